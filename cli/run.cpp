@@ -184,7 +184,12 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
       output.write(STDERR_FILENO, blame_of(options.log_folder, name));
     if (result.status == 0 || result.interrupted || int(epoch) >= options.restarts) {
       // A user who told the job to end does not wait for the reader of its lines.
-      output.drain(result.interrupted ? kMayRead : std::chrono::hours(24 * 365));
+      const auto most = result.interrupted ? kMayRead : std::chrono::hours(24 * 365);
+      output.drain(most);
+      while (const auto failure = output.next_failure()) {
+        if (failure->error != EPIPE) say("tinyshard run: " + failure->text());
+      }
+      output.drain(most);
       if (!options.view.empty()) say("tinyshard run: " + write_job_view(options.view));
       return result.status;
     }

@@ -3,6 +3,7 @@
 // stay ignored, all but SIGCHLD. A child gets back what was before.
 #include "launch/caught_signals.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -35,9 +36,7 @@ CaughtSignals::CaughtSignals(std::initializer_list<int> signals) {
   const auto set = [&](int signal, void (*handler)(int)) {
     Before& before = before_.emplace_back(Before{signal, {}});
     sigaction(signal, nullptr, &before.action);
-    const bool ignored =
-        (before.action.sa_flags & SA_SIGINFO) == 0 && before.action.sa_handler == SIG_IGN;
-    if (ignored && signal != SIGCHLD) return;
+    if (was_ignored(signal) && signal != SIGCHLD) return;
     struct sigaction action{};
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
@@ -45,12 +44,19 @@ CaughtSignals::CaughtSignals(std::initializer_list<int> signals) {
   };
   for (int signal : signals) set(signal, on_caught);
   set(SIGPIPE, SIG_IGN);
+  set(SIGXFSZ, SIG_IGN);
 }
 
 CaughtSignals::~CaughtSignals() {
   for (const Before& before : before_) sigaction(before.signal, &before.action, nullptr);
   close(read_end_);
   close(wake_end);
+}
+
+bool CaughtSignals::was_ignored(int signal) const {
+  const auto found = std::ranges::find(before_, signal, &Before::signal);
+  return found != before_.end() && (found->action.sa_flags & SA_SIGINFO) == 0 &&
+         found->action.sa_handler == SIG_IGN;
 }
 
 int CaughtSignals::next() const {

@@ -8,7 +8,7 @@ namespace tinyshard {
 
 // Once per process at a time. Signals that were ignored before stay ignored (nohup, jobs in the
 // background), but for SIGCHLD: where that is ignored, statuses of children are lost. SIGPIPE is
-// ignored: a write says that nobody reads.
+// ignored: a write says that nobody reads; SIGXFSZ, too: a write says that a file grows no more.
 class CaughtSignals {
  public:
   explicit CaughtSignals(std::initializer_list<int> signals);
@@ -17,7 +17,8 @@ class CaughtSignals {
   CaughtSignals& operator=(const CaughtSignals&) = delete;
 
   int fd() const { return read_end_; }
-  int next() const;  // 0: none
+  int next() const;                    // 0: none
+  bool was_ignored(int signal) const;  // before; of a caught one and of SIGPIPE
 
   // In a child, before it becomes another program: nothing is caught, and nothing ignored or held
   // back that was not before. (exec resets handlers only.)

@@ -5,6 +5,7 @@
 #include "launch/job.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -113,8 +114,9 @@ class Job {
     RemoteAgent& agent =
         agents_.emplace_back(host, first_rank, words_for(host), signals_, open_files_);
     for (int i = 0; i < host.ranks; ++i) {
-      ranks_[size_t(first_rank + i)].agent = &agent;
-      ranks_[size_t(first_rank + i)].place = i;
+      RankState& rank = ranks_[size_t(first_rank) + size_t(i)];
+      rank.agent = &agent;
+      rank.place = i;
     }
     agent.tell(to_json({.command = options_.command,
                         .environment = options_.environment,
@@ -130,7 +132,8 @@ class Job {
     // Ranks wait while nobody reads; once they are to end, their lines are dropped instead.
     const bool reads = asked_ || !options_.output->is_full();
     std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
-                              {.fd = input_.fd(), .events = POLLIN, .revents = 0}};
+                              {.fd = input_.fd(), .events = POLLIN, .revents = 0},
+                              {.fd = options_.output->failures(), .events = POLLIN, .revents = 0}};
     for (const RemoteAgent& agent : agents_) {
       waits.push_back({.fd = reads ? agent.events() : -1, .events = POLLIN, .revents = 0});
       waits.push_back({.fd = agent.commands(), .events = POLLOUT, .revents = 0});
@@ -144,12 +147,26 @@ class Job {
     if (!places_.empty() && !done_ && !next_step_) until(next_start_);
     if (poll(waits.data(), waits.size(), timeout) <= 0) return;
     if (waits[1].revents != 0) hand_on_input();
-    size_t at = 2;
+    if (waits[2].revents != 0) hear_output();
+    size_t at = 3;
     for (RemoteAgent& agent : agents_) {
       const short events = waits[at++].revents, commands = waits[at++].revents;
       if (commands != 0) agent.flush();
       if (events == 0 || !agent.lives()) continue;
       if (!agent.read([&](std::string_view line) { take(agent, line); })) lose(agent);
+    }
+  }
+
+  // A reader that quits ends the job, as it ends a program that prints: a signal tells that, and is
+  // ignored where somebody said so.
+  void hear_output() {
+    while (const auto failure = options_.output->next_failure()) {
+      if (failure->error != EPIPE) {
+        output_.say(failure->text());
+      } else if (failure->fd == STDOUT_FILENO && !asked_ && !signals_.was_ignored(SIGPIPE)) {
+        told_ = "ended, as nobody reads its output any more";
+        tell_to_end(SIGPIPE);
+      }
     }
   }
 

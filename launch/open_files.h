@@ -23,4 +23,13 @@ class OpenFiles {
   rlimit before_{};
 };
 
+// Raises the soft limit of this process as far as it takes, and no further: some programs size tables by
+// it.
+inline void raise_open_files(rlim_t wanted) {
+  rlimit now{};
+  if (getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur >= wanted) return;
+  now.rlim_cur = wanted < now.rlim_max ? wanted : now.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &now);
+}
+
 }  // namespace tinyshard

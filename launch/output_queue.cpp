@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
+#include <fcntl.h>
 #include <mutex>
 #include <poll.h>
 #include <string_view>
 #include <thread>
 #include <unistd.h>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "core/base/signals.h"
 
@@ -19,8 +23,8 @@ namespace {
 
 constexpr size_t kFull = 1 << 20;
 
-// False where nobody will read any more.
-bool write_all(int fd, std::string_view text) {
+// Returns 0, or the error of a stream that takes no more.
+int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n > 0) {
@@ -29,10 +33,10 @@ bool write_all(int fd, std::string_view text) {
       pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
       poll(&ready, 1, 1000);
     } else if (errno != EINTR) {
-      return false;
+      return errno;
     }
   }
-  return true;
+  return 0;
 }
 
 }  // namespace
@@ -47,7 +51,24 @@ struct OutputQueue::State {
   std::deque<Piece> pieces;  // the first one is being written
   size_t bytes = 0;
   bool over = false;
-  bool closed[3] = {};  // by descriptor
+  bool closed[3] = {};     // by descriptor
+  int ends[2] = {-1, -1};  // of a pipe of failures
+
+  State() {
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) ends[0] = ends[1] = -1;
+  }
+  ~State() {
+    for (int end : ends) {
+      if (end >= 0) close(end);
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  // Without room for a pipe nobody hears it.
+  void tell(const Failure& failure) const {
+    if (::write(ends[1], &failure, sizeof(failure)) < 0) return;
+  }
 
   void run() {
     std::unique_lock lock(mutex);
@@ -58,9 +79,10 @@ struct OutputQueue::State {
       bool& gone = closed[piece.fd];
       if (!gone) {
         lock.unlock();
-        const bool written = write_all(piece.fd, piece.text);
+        const Failure failure{piece.fd, write_all(piece.fd, piece.text)};
         lock.lock();
-        gone = !written;
+        gone = failure.error != 0;
+        if (gone) tell(failure);
       }
       if (over) return;
       pieces.pop_front();
@@ -96,6 +118,21 @@ void OutputQueue::write(int fd, std::string text) {
 bool OutputQueue::is_full() const {
   const std::lock_guard lock(state_->mutex);
   return state_->bytes > kFull;
+}
+
+std::string OutputQueue::Failure::text() const {
+  return fmt::format("{} ends here: {}; what ranks print there is lost",
+                     fd == STDOUT_FILENO ? "standard output" : "standard error",
+                     std::strerror(error));
+}
+
+int OutputQueue::failures() const { return state_->ends[0]; }
+
+std::optional<OutputQueue::Failure> OutputQueue::next_failure() {
+  Failure failure{};
+  if (::read(state_->ends[0], &failure, sizeof(failure)) != ssize_t(sizeof(failure)))
+    return std::nullopt;
+  return failure;
 }
 
 bool OutputQueue::drain(std::chrono::milliseconds most) {

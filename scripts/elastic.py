@@ -9,6 +9,9 @@ when every trial ended as docs/launch.md says, 1 otherwise:
 - Of state that is divided, a rank and the one behind it may die together: then every rank that is left names both and ends.
 - Nothing hangs; the first step after a kill is committed within a second in the median and three at most.
 
+In a quarter of the trials each rank has forked a helper in each world, which holds what the rank had open when it is killed. In
+another quarter the folder of --log-dir is on a disk that is full, or becomes so: it costs logs and rings, and not the job. Where
+this machine permits no namespaces of mounts, no disk is full, and the last line says so.
 In a quarter of the trials one rank kills itself within the first half millisecond of a commit, before the others are killed.
 Half of the trials divide the state over the ranks; in half of them others are started in the places of the lost (--elastic 1:4),
 which may be killed, too, and end with the same bits. Each trial prints its seed only where it fails; --seed N runs that one
@@ -17,6 +20,7 @@ transport_elastic_rank.
 """
 
 import argparse
+import os
 import re
 import signal
 import subprocess
@@ -26,14 +30,35 @@ import time
 from local_job import CAP_S, RANKS, add_options, run_trials, send
 
 STEPS, STEPS_WITH_NEWCOMERS = 400, 3000
+INSIDE = "TINYSHARD_ELASTIC_INSIDE"  # of a namespace of mounts
+DISK_KIB = [64, 700, 1500, 2600]  # none, one, two or four rings fit
 LOST = re.compile(r"of the (\d+) ranks that committed step \d+, rank (\d+), which held it, and rank (\d+), which held its copy, are both gone")
 
 
 class Found:
     def __init__(self):
         self.kills, self.at_once, self.worlds, self.parts_lost, self.joined = 0, 0, 0, 0, 0
-        self.compared = 0
+        self.compared, self.full, self.helped = 0, 0, 0
         self.delays, self.redone = [], []
+
+
+def enter_own_mounts():
+    """Starts this script again where it may mount disks of its own, if the machine permits it."""
+    if INSIDE in os.environ:
+        return
+    for words in (["unshare", "--mount"], ["unshare", "--mount", "--user", "--map-root-user"]):
+        probe = [*words, "mount", "-t", "tmpfs", "none", "/mnt"]
+        if subprocess.run(probe, capture_output=True).returncode == 0:
+            os.environ[INSIDE] = "1"
+            os.execvp(words[0], [*words, sys.executable, *sys.argv])
+
+
+def mount_small_disk(job_of, draw):
+    """In the folder of the trial; the flags that lead a job there."""
+    folder = job_of.args[1] / "full"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={draw.choice(DISK_KIB)}k", "none", folder], check=True)
+    return folder, ["--log-dir", folder]
 
 
 def kill_some(job, draw, killed):
@@ -86,14 +111,21 @@ def measure(text, kills, found):
             found.redone.append(max(redone for _, redone in first.values()))
 
 
-def trial(job_of, draw, found):
+def trial(job_of, draw, found, steps_with_newcomers):
     divided, grows = draw.random() < 0.5, draw.random() < 0.5
-    steps = STEPS_WITH_NEWCOMERS if grows else STEPS
+    steps = steps_with_newcomers if grows else STEPS
     words = (["divided"] if divided else []) + [f"steps={steps}"]
     death = ["at", f"{draw.randrange(RANKS)}:0", f"{draw.randrange(2, 60)}:{draw.randrange(500)}"] if draw.random() < 0.25 else []
     in_commit = {int(death[1].split(":")[0])} if death else set()
     flags = ["--elastic", f"1:{RANKS}" if grows else "1", "--cores", "all", "--timeout", "20"]
-    job = job_of("", 20, flags, "transport_elastic_rank", words + death)
+    odd = draw.choice(["", "", "helped", "full"])
+    disk = None
+    if odd == "full" and INSIDE in os.environ:
+        disk, more = mount_small_disk(job_of, draw)
+        flags += more
+        found.full += 1
+    found.helped += odd == "helped"
+    job = job_of("", 20, flags, "transport_elastic_rank", (["helped"] if odd == "helped" else []) + words + death)
     try:
         if not job.ready():
             return "the job did not begin", job
@@ -107,7 +139,8 @@ def trial(job_of, draw, found):
                 kills.append((since, left))
         status = job.finish()
         text = job.text()
-        about = f"(kills {groups}{f', in a commit {death[1:]}' if death else ''}{', divided' if divided else ''}{', others join' if grows else ''})"
+        about = f"(kills {groups}{f', in a commit {death[1:]}' if death else ''}{', divided' if divided else ''}{', others join' if grows else ''}" \
+                f"{', ' + odd if odd else ''})"
         if status is None:
             return f"it hangs {about}", job
         done = {int(rank): rest for rank, rest in re.findall(r"^(\d+) done (.*)$", text, re.M)}
@@ -141,19 +174,25 @@ def trial(job_of, draw, found):
         return None, job
     finally:
         job.sweep()
+        if disk:
+            subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, trials=20)
+    parser.add_argument("--steps", type=int, default=STEPS_WITH_NEWCOMERS,
+                        help="of trials in which others join: fewer on a busy machine (default: %(default)s)")
     options = parser.parse_args()
+    enter_own_mounts()
     found, begun = Found(), time.monotonic()
-    bad = run_trials(options, lambda job_of, draw: trial(job_of, draw, found))
+    bad = run_trials(options, lambda job_of, draw: trial(job_of, draw, found, options.steps))
     delays, redone = sorted(found.delays), sorted(found.redone)
     late = bool(delays) and (delays[len(delays) // 2] > 1 or delays[-1] > 3)
     print(f"{options.trials} trials, {bad} bad, {time.monotonic() - begun:.0f} s; {found.kills} kills, {found.at_once} of them "
           f"at once with others, {found.joined} ranks joined, {found.parts_lost} jobs ended as a part was lost with its copy, "
-          f"{found.compared} were compared with undisturbed ones")
+          f"{found.compared} were compared with undisturbed ones; {found.helped} had helpers, {found.full} full disks"
+          f"{'' if INSIDE in os.environ else ' (this machine permits no mounts)'}")
     if delays:
         print(f"{found.worlds} new worlds: the next step after {delays[len(delays) // 2] * 1e3:.0f} ms in the median, "
               f"{delays[-1] * 1e3:.0f} ms at most; steps done again: {sum(redone)} in all, {redone[-1]} at most")

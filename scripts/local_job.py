@@ -14,6 +14,9 @@ import time
 
 RANKS = 4
 CAP_S = 30  # whatever happens, a job is over by then
+# A shell that runs this in the background has it, and so jobs, ignore them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 SOURCES = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -94,7 +97,10 @@ def send(pid, number):
 
 def run_trials(options, trial):
     """Calls trial(job_of, draw) with a folder and a seed of its own for each; job_of makes a Job there. What it returns
-    is a sentence, None where all is well, and the job. The number of bad trials."""
+    is a sentence, None where all is well, and the job. The number of bad trials. Ctrl-C ends them; options.trials then says
+    how many there were."""
+    global CAP_S
+    CAP_S = options.cap
     build, bad = options.build.resolve(), 0
     for seed in range(options.seed, options.seed + options.trials):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="tinyshard-faults."))
@@ -103,6 +109,9 @@ def run_trials(options, trial):
             if problem:
                 bad += 1
                 print(f"seed {seed}: {problem}\n{job.text()}", flush=True)
+        except KeyboardInterrupt:
+            options.trials = seed - options.seed
+            break
         finally:
             shutil.rmtree(folder)
     return bad
@@ -111,4 +120,5 @@ def run_trials(options, trial):
 def add_options(parser, trials):
     parser.add_argument("--trials", type=int, default=trials)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--cap", type=float, default=CAP_S, help="seconds after which a job counts as hanging: more on a busy machine")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <ctime>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -22,6 +20,7 @@
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/base/signals.h"
 
 namespace tinyshard {
 namespace {
@@ -39,34 +38,6 @@ std::string describe(std::string_view action, const std::filesystem::path& path,
   if (!detail.empty()) text += fmt::format("{} {}", error_number != 0 ? "," : ":", detail);
   return text;
 }
-
-// While it lives, a write beyond the limit on the size of files (ulimit -f) is an error of the
-// call, EFBIG, as a full disk is. Left alone, the signal SIGXFSZ that comes with it ends the
-// process. Of this thread only: how the program itself handles the signal stays as it is.
-class NoFileSizeSignal {
- public:
-  NoFileSizeSignal() {
-    sigset_t pending;
-    ::sigemptyset(&only_);
-    ::sigaddset(&only_, SIGXFSZ);
-    ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, SIGXFSZ) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &only_, &old_);
-  }
-  NoFileSizeSignal(const NoFileSizeSignal&) = delete;
-  NoFileSizeSignal& operator=(const NoFileSizeSignal&) = delete;
-  ~NoFileSizeSignal() {
-    const int error_number = errno;
-    const timespec now{};
-    if (!was_pending_) ::sigtimedwait(&only_, nullptr, &now);  // the one that our call raised
-    ::pthread_sigmask(SIG_SETMASK, &old_, nullptr);
-    errno = error_number;
-  }
-
- private:
-  sigset_t only_, old_;
-  bool was_pending_ = false;
-};
 
 }  // namespace
 

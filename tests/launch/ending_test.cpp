@@ -285,6 +285,64 @@ TEST(Ending, ManyRanksWithFewDescriptors) {
   expect_mentions(few.output(), "was not started: pipe: Too many open files");
 }
 
+// A deadline of the job is no time to wait for descriptors.
+TEST(Ending, ARankWithoutDescriptorsSaysSo) {
+  for (const char* most : {"8", "9", "10", "11", "12"}) {
+    SCOPED_TRACE(most);
+    const auto begun = Clock::now();
+    Launcher launcher(std::string("-n 2 --timeout 100 -- sh -c 'ulimit -n ") + most +
+                      " && exec " TINYSHARD_ENDING_RANK " meet_only'");
+    EXPECT_NE(launcher.finish(), 0) << launcher.output();
+    EXPECT_LT(Clock::now() - begun, seconds(20)) << launcher.output();
+  }
+  Launcher soft("-n 4 -- sh -c 'ulimit -Sn 13 && exec " TINYSHARD_ENDING_RANK " meet_only'");
+  EXPECT_EQ(soft.finish(), 0) << soft.output();
+}
+
+// A file of any size is refused: logs, memory that ranks share, compiled kernels.
+TEST(Ending, FilesThatMayNotGrowCostNoJob) {
+  const Folder folder("no_size");
+  const auto none = [] {
+    const rlimit now{0, 0};
+    if (setrlimit(RLIMIT_FSIZE, &now) != 0) _exit(99);
+  };
+  Launcher launcher("-n 2 --log-dir " + folder.path() + " -- " TINYSHARD_ENDING_RANK " meet_only",
+                    none);
+  EXPECT_EQ(launcher.finish(), 0) << launcher.output();
+  expect_mentions(launcher.output(), "1 of 2 by ");
+  expect_mentions(launcher.output(), "rank-0.log ends here: File too large; the job goes on");
+}
+
+void quit_reading() {
+  int ends[2];
+  if (pipe(ends) != 0) _exit(99);
+  dup2(ends[1], STDOUT_FILENO);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(Ending, AReaderThatQuitsEndsTheJob) {
+  const auto told = Clock::now();
+  Launcher launcher("-n 2 -- sh -c 'echo line; sleep 100'", quit_reading);
+  EXPECT_EQ(launcher.finish(), 128 + SIGPIPE) << launcher.output();
+  EXPECT_LT(Clock::now() - told, seconds(5));
+  expect_mentions(launcher.output(), "tinyshard run: ended, as nobody reads its output any more");
+  Launcher ignores("-n 2 -- sh -c 'echo line; sleep 0.5'", [] {
+    quit_reading();
+    std::signal(SIGPIPE, SIG_IGN);
+  });
+  EXPECT_EQ(ignores.finish(), 0) << ignores.output();
+}
+
+TEST(Ending, OutputOnAFullDiskIsTold) {
+  Launcher launcher("-n 2 -- echo line", [] {
+    const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    dup2(full, STDOUT_FILENO);
+  });
+  EXPECT_EQ(launcher.finish(), 0) << launcher.output();
+  expect_mentions(launcher.output(), "standard output ends here: No space left on device");
+}
+
 // A replacement that cannot be started is told, and the job goes on to its end.
 TEST(Ending, AReplacementThatCannotBeStarted) {
   Launcher launcher(

@@ -102,6 +102,23 @@ std::string address_for(ExchangedStore& store) {
   return tcp::loopback();
 }
 
+// Fails where the channel knows that a rank has ended, or has given up. Whom it had reached before
+// would otherwise wait for those that it had not.
+void check_channel(Endpoint& endpoint) {
+  Channel& channel = endpoint.channel();
+  const std::lock_guard lock(endpoint.mutex);
+  for (int rank = 0; rank < channel.ranks(); ++rank) {
+    if (rank == channel.rank()) continue;
+    const PeerState state = channel.peer_state(rank);
+    if (state.gone || state.left)
+      throw CommError(
+          {.rank = channel.rank(),
+           .peer = rank,
+           .operation = "connect",
+           .detail = fmt::format("heartbeats cannot begin; rank {}: {}", rank, state.text)});
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Detector> meet_detectors(const LaunchEnvironment& launch, Endpoint& endpoint,
@@ -133,7 +150,10 @@ std::unique_ptr<Detector> meet_detectors(const LaunchEnvironment& launch, Endpoi
   try {
     const Secret secret = job_secret(launch.meeting.job);
     peers = tcp::form_mesh(launch, secret, store, meeting,
-                           {.far_streams = 1, .share_memory = false}, deadline);
+                           {.far_streams = 1,
+                            .share_memory = false,
+                            .check_peers = [&endpoint] { check_channel(endpoint); }},
+                           deadline);
   } catch (const Error& error) {
     problem = error.what();
   }

@@ -28,6 +28,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
+#include "core/base/signals.h"
 #include "launch/secret.h"
 #include "transport/process_watch.h"
 #include "transport/recorder/ring_file.h"
@@ -227,7 +228,11 @@ std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place&
   const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) throw IoError("create", path, errno);
   // Reserved now: a full disk would end the process at a write to the map.
-  if (const int problem = posix_fallocate(file.get(), 0, kFileBytes); problem != 0) {
+  const int problem = [&] {
+    const NoFileSizeSignal no_signal;
+    return posix_fallocate(file.get(), 0, kFileBytes);
+  }();
+  if (problem != 0) {
     std::filesystem::remove(path, error);
     throw IoError("reserve room for", path, problem);
   }

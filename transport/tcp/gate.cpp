@@ -44,6 +44,8 @@ using asio::use_awaitable;
 
 constexpr size_t kUnproven = 64;
 constexpr std::chrono::seconds kHandshakeTime{2};
+constexpr std::chrono::milliseconds kForFiles{50};
+constexpr int kTriesForFiles = 20;
 constexpr std::string_view kNoProof = "it does not hold this job's key",
                            kNoHello = "it sent what is no handshake",
                            kNoKeys =
@@ -68,9 +70,10 @@ struct Gate::State {
       const int fd = error ? -1 : accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
       if (fd < 0 && !error && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
         continue;
+      tries_without_files = fd < 0 && !error ? tries_without_files + 1 : 0;
       if (fd < 0) {
         // No file descriptor is left: others may be closed meanwhile.
-        asio::steady_timer pause(context, std::chrono::milliseconds(50));
+        asio::steady_timer pause(context, kForFiles);
         co_await pause.async_wait(asio::redirect_error(use_awaitable, error));
         continue;
       }
@@ -202,6 +205,7 @@ struct Gate::State {
   std::list<asio::ip::tcp::socket*> unproven;  // in the order in which they came
   Refusals refusals{log_line};
   std::atomic<uint64_t> refused{0};
+  std::atomic<int> tries_without_files{0};
   std::string address;
   std::thread thread;
 };
@@ -242,6 +246,7 @@ Gate::~Gate() {
 }
 
 std::string Gate::address() const { return state_->address; }
+bool Gate::is_short_of_files() const { return state_->tries_without_files >= kTriesForFiles; }
 uint64_t Gate::refused() const { return state_->refused; }
 
 }  // namespace tinyshard::tcp

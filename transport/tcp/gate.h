@@ -34,6 +34,8 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
 
   std::string address() const;
+  // Tells that connections wait, for a second and longer, as this process may open no more descriptors.
+  bool is_short_of_files() const;
   uint64_t refused() const;  // connections that did not prove to hold the key
 
  private:

@@ -82,6 +82,7 @@ class Meeting {
                      arrived_[size_t(claim.from)][claim.stream] = std::move(socket);
                      changed_.notify_all();
                    }});
+    gate_ = &gate;
     publish(gate.address());
     collect();
     for (int rank = 0; rank < launch_.rank; ++rank) connect(rank);
@@ -163,6 +164,8 @@ class Meeting {
       return all;
     });
     for (const RankCard& card : cards_) watches_.emplace_back(card.process);
+    // Each process was there: one that ends before it is watched is missed in the process table.
+    if (launch_.local_size >= launch_.size) seen_.assign(size_t(launch_.size), true);
   }
 
   // Two ranks that do not fit each find the other's card, and each has to say so. If the first one
@@ -347,6 +350,11 @@ class Meeting {
         int culprit = -1;
         const bool lost = look();
         if (options_.store_tells_failures) check_nobody_failed();
+        if (options_.check_peers) options_.check_peers();
+        if (gate_->is_short_of_files())
+          fail(-1,
+               "this process may open no more descriptors, and connections of other ranks wait: "
+               "raise the limit (ulimit -n)");
         if (over || lost) {
           const std::string missing = missing_ranks(processes_, launch_.rank, expected_, &culprit);
           if (culprit < 0) culprit = int(std::ranges::find(come_, false) - come_.begin());
@@ -370,6 +378,7 @@ class Meeting {
     expected_.resize(come_.size(), launch_.local_size == launch_.size);
     missed_.resize(come_.size());
     seen_.resize(come_.size());
+    if (processes_.empty()) return false;  // this host shows none, and says nothing of any
     for (int& looks : missed_) ++looks;
     for (JobProcess& process : processes_) {
       if (process.rank < 0 || process.rank >= launch_.size) continue;
@@ -398,6 +407,7 @@ class Meeting {
   const LaunchEnvironment& launch_;
   const Secret& secret_;
   Store& store_;
+  const Gate* gate_ = nullptr;  // while they meet
   const uint64_t number_;
   const MeshOptions& options_;
   const Deadline begun_ = Clock::now(), deadline_;

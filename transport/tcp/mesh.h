@@ -1,5 +1,6 @@
 // All ranks of a job connected with each other: what a TCP channel begins with.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct MeshOptions {
   // A rank whose meeting fails says so in the store, and others that wait for it ask there: it may
   // live on, and not come. The store must answer without the other ranks.
   bool store_tells_failures = false;
+  // Called every 100 ms of a wait for others, where it is set. It throws the CommError of a rank that
+  // is known to be lost: another one may have given up because of it, and come no more.
+  std::function<void()> check_peers = {};
 };
 
 // A number for the next meeting of one `kind`, the same on all ranks that meet in this epoch of the

@@ -17,6 +17,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/signals.h"
+
 namespace tinyshard::tcp {
 namespace {
 
@@ -153,6 +155,7 @@ SharedMemoryOffer::SharedMemoryOffer(const Socket& socket, const ProcessAddress&
   fill_random(place.nonce);
   state_->memory = Socket(memfd_create("tinyshard", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = state_->memory.fd();
+  const NoFileSizeSignal no_signal;  // they do without shared memory
   if (fd >= 0 && ftruncate(fd, off_t(kRingBytes)) == 0 &&
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
     state_->own = Ring(fd);

@@ -90,7 +90,10 @@ Socket connect_to(const std::string& address, Deadline deadline) {
   int problem = 0;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     Socket socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket) throw SocketError(fmt::format("socket: {}", std::strerror(errno)));
+    // The family of an address may be missing here; without descriptors no other one helps.
+    if (!socket)
+      throw SocketError(fmt::format("socket: {}", std::strerror(errno)),
+                        errno == EMFILE || errno == ENFILE);
     if (::connect(socket.fd(), at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) {
       problem = errno;
       continue;

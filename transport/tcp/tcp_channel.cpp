@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "launch/open_files.h"
 #include "launch/secret.h"
 #include "launch/termination.h"
 #include "transport/rendezvous/store.h"
@@ -30,6 +31,8 @@ using std::chrono::milliseconds;
 // For the others to take the news of a failure; those of this host that run may be waiting for a core.
 constexpr milliseconds kUnhealthyLinger{200}, kLingerForThoseThatRun{2000};
 constexpr uint32_t kMeetingOfChannels = 0;
+// Sockets of a channel (more of them to another host) and of a detector, watches, memory that is offered.
+constexpr rlim_t kFilesOfPeer = 8, kOwnFiles = 64;
 
 class TcpChannel;
 
@@ -170,6 +173,7 @@ std::unique_ptr<Channel> connect_tcp(const LaunchEnvironment& launch, bool share
   static const bool leaves = on_exit(leave_at_exit, nullptr) == 0;
   static_cast<void>(leaves);
   check_meeting(launch);
+  raise_open_files(kOwnFiles + kFilesOfPeer * rlim_t(launch.size));
   watch_for_termination();
   const Secret secret = job_secret(launch.meeting.job);
   const Deadline begun = Clock::now();

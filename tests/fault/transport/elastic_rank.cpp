@@ -3,13 +3,16 @@
 //   elastic_rank behind <victim>:<rank> <step>:0
 //   elastic_rank both <victim>:<victim> <step>:0      both kill themselves before they commit that step
 //   elastic_rank at <victim>:0 <step>:<microseconds>
+//   elastic_rank meets <victim>:0 <world>:<microseconds>
 //   elastic_rank schedule <ranks>:<steps>...
 // The n-th victim kills itself so long after the first commit of the n-th world, or where the number
 // is negative after that world has begun to form. With "behind" the victim kills itself before it commits that
 // step, and the other rank finds itself without a peer before it has committed it, which the others
 // have: they know one step more. "at" kills a rank so long after it has begun to
-// commit that step. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
-// With a first word "tells" each commit is told at once. With a next word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
+// commit that step. "meets" kills a rank so long after its detector has begun to meet those of the others, in the forming of
+// that world. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
+// With a first word "helped" each rank forks a helper in each world, which outlives it; with a next word
+// "tells" each commit is told at once. With a next word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
 // the steps of three ranks last, so that a fourth may come; "steps=300" behind these says how many
 // there are, 100 where it is missing.
 // Lines:
@@ -28,6 +31,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <span>
@@ -67,7 +72,7 @@ float input_of(int64_t sample, int64_t i) {
   return float((sample * 53 + i * 17 + sample * i) % 101) / 101 - 0.5f;
 }
 
-bool divided = false, patient = false, tells = false;
+bool divided = false, patient = false, tells = false, helped = false;
 
 // The same weights in each world, as ranks may die before the first commit.
 Net seeded() {
@@ -143,6 +148,7 @@ class Rank {
     const int64_t redone = std::max<int64_t>(0, int64_t(taken_.size()) - at.step);
     bool is_next = again_;
     forget_from(at);
+    if (helped) start_helper();
     while (at.step < last) {
       const int64_t end = at.samples + kEach * ranks;
       training.run(at.samples, end);
@@ -183,6 +189,7 @@ class Rank {
       const bool dies = worlds < victims.size() && victims[worlds].first == launched;
       const int64_t after_us = dies ? victims[worlds].second : 0;
       if (after_us < 0) die_after(-after_us);
+      if (int64_t(worlds) == dies_in_world_) die_as_detectors_meet(dies_after_us_);
       if (worlds > 0) Runtime::reform();  // who cannot ends, as others that reach nobody
       try {
         train(steps_of_training, after_us);
@@ -210,6 +217,12 @@ class Rank {
     dies_after_us_ = numbers.at(1).second;
   }
 
+  void set_meeting(int launched, const Numbers& numbers) {
+    if (numbers.at(0).first != launched) return;
+    dies_in_world_ = numbers.at(1).first;
+    dies_after_us_ = numbers.at(1).second;
+  }
+
   void set_behind(int launched, const Numbers& numbers, bool both_die) {
     const bool second = numbers.at(0).second == launched;
     is_victim_ = numbers.at(0).first == launched || (both_die && second);
@@ -232,8 +245,38 @@ class Rank {
                " of " + std::to_string(ranks));
   }
 
+  // It has copies of all that the rank has open, and does nothing.
+  static void start_helper() {
+    if (fork() != 0) return;
+    for (;;) pause();
+  }
+
   static void die_after(int64_t us) {
     std::thread([us] {
+      std::this_thread::sleep_for(std::chrono::microseconds(us));
+      kill(getpid(), SIGKILL);
+    }).detach();
+  }
+
+  // A gate listens while the channels meet, and a second one while the detectors do.
+  static bool gate_listens() {
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name;
+      std::getline(std::ifstream(thread.path() / "comm") >> std::ws, name);
+      if (name == "ts-gate") return true;
+    }
+    return false;
+  }
+
+  static void die_as_detectors_meet(int64_t us) {
+    std::thread([us] {
+      for (int gates = 0; gates < 2;) {
+        while (!gate_listens()) {
+        }
+        if (++gates == 2) break;
+        while (gate_listens()) {
+        }
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(us));
       kill(getpid(), SIGKILL);
     }).detach();
@@ -263,7 +306,7 @@ class Rank {
   int64_t told_ = 0;  // the step that all were last told to have
   int64_t behind_step_ = -1;
   bool is_victim_ = false, is_behind_ = false;
-  int64_t dies_in_step_ = -1, dies_after_us_ = 0;
+  int64_t dies_in_step_ = -1, dies_in_world_ = -1, dies_after_us_ = 0;
   nn::Elastic elastic_;
   std::vector<Taken> taken_;
   std::vector<int> sizes_;  // of the world of each step
@@ -283,6 +326,7 @@ int main(int argc, char** argv) {
       --argc;
       return true;
     };
+    helped = takes("helped");
     tells = takes("tells");
     divided = takes("divided");
     patient = takes("patient");
@@ -294,9 +338,9 @@ int main(int argc, char** argv) {
     }
     const std::string form = argc > 1 ? argv[1] : "";
     const bool schedule = form == "schedule", both = form == "both",
-               behind = form == "behind" || both, dies = form == "at";
+               behind = form == "behind" || both, dies = form == "at", meets = form == "meets";
     Numbers numbers;
-    for (int i = schedule || behind || dies ? 2 : 1; i < argc; ++i) {
+    for (int i = schedule || behind || dies || meets ? 2 : 1; i < argc; ++i) {
       const std::string text = argv[i];
       numbers.emplace_back(std::stoi(text), std::stoll(text.substr(text.find(':') + 1)));
     }
@@ -308,7 +352,8 @@ int main(int argc, char** argv) {
     } else {
       if (behind) rank.set_behind(launched, numbers, both);
       if (dies) rank.set_death(launched, numbers);
-      rank.run(behind || dies ? Numbers() : numbers, launched);
+      if (meets) rank.set_meeting(launched, numbers);
+      rank.run(behind || dies || meets ? Numbers() : numbers, launched);
     }
     return 0;
   } catch (const std::exception& error) {

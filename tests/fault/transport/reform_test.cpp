@@ -2,6 +2,7 @@
 // world and finish there (reform_rank.cpp has what they print).
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <set>
@@ -164,6 +165,21 @@ TEST(Elastic, ADeathInACommitLeavesOneStep) {
       ASSERT_NE(worlds, std::string::npos) << job.text;
       EXPECT_EQ(undisturbed_end(words + "schedule" + line.substr(worlds)), line) << job.text;
       for (const char* rank : {"1", "3"}) EXPECT_EQ(job.count(rank + line), 1u) << job.text;
+    }
+  }
+}
+
+// Some find it gone and give up. The others, which it had reached before, wait for those no longer.
+TEST(Elastic, ADeathAsDetectorsMeetCostsNoDeadline) {
+  for (const int victim : {0, 1, 3}) {
+    for (const int us : {0, 300, 1000}) {
+      SCOPED_TRACE(std::to_string(victim) + " after " + std::to_string(us));
+      const auto begun = std::chrono::steady_clock::now();
+      const Result job =
+          run("-n 4 --elastic 3", "meets " + std::to_string(victim) + ":0 0:" + std::to_string(us),
+              TINYSHARD_ELASTIC_RANK);
+      EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(12)) << job.text;
+      EXPECT_EQ(job.status, 0) << job.text;
     }
   }
 }
