@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -22,12 +23,16 @@ namespace {
 
 DType state_type(const Tensor& parameter) { return accumulator(parameter.dtype()); }
 
-// a where both norms are positive, 1 where one is not.
-Tensor trust_ratio(const Tensor& r1, const Tensor& r2, const Tensor& ratio) {
-  return (r1 > 0).where((r2 > 0).where(ratio, 1.0), 1.0);
+// Returns the ratio where both norms are positive, 1 where one is not. Norms are in f64; the ratio is of
+// the state's type, whose largest number stands for those beyond it.
+Tensor trust_ratio(const Tensor& r1, const Tensor& r2, const Tensor& ratio, DType type) {
+  const double most = type == DType::F64 ? std::numeric_limits<double>::max()
+                                         : double(std::numeric_limits<float>::max());
+  return (r1 > 0).where((r2 > 0).where(ratio.minimum(most), 1.0), 1.0).cast(type);
 }
 
-Tensor norm(const Tensor& x) { return x.square().sum().sqrt(); }
+// Squares of 1e-20 are 0 in f32, of 1e20 infinite.
+Tensor norm(const Tensor& x) { return x.cast(DType::F64).square().sum().sqrt(); }
 
 // NaN is none of these either.
 void need_not_negative(const char* what, double value) {
@@ -278,6 +283,7 @@ LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOption
   Call call(name);
   need_not_negative("momentum", options.momentum);
   need_not_negative("weight_decay", options.weight_decay);
+  need_not_negative("eps", options.eps);
   const auto number =
       std::ranges::find(this->params(), 0U, [](const Tensor& p) { return p.shape().size(); });
   if (options_.orthogonal && number != this->params().end())
@@ -352,7 +358,8 @@ Tensor LARS::rate_of(size_t i, const Tensor& value, const Tensor& gradient) cons
   Tensor rate = number_at(i, lr);
   if (options_.trust == 0) return rate;
   const Tensor r1 = norm(value), r2 = norm(gradient);
-  return rate * trust_ratio(r1, r2, options_.trust * r1 / (r2 + options_.weight_decay * r1));
+  const Tensor ratio = options_.trust * r1 / (r2 + options_.weight_decay * r1 + options_.eps);
+  return rate * trust_ratio(r1, r2, ratio, value.dtype());
 }
 
 // Returns the direction of the update, with the momentum's new value.
@@ -435,7 +442,7 @@ Tensor LAMB::update(size_t i, const Tensor& value, const Tensor& gradient) {
   Tensor rate = number_at(i, lr);
   if (!o.adam) {
     Tensor r1 = norm(value), r2 = norm(up);
-    rate = rate * trust_ratio(r1, r2, r1 / r2);
+    rate = rate * trust_ratio(r1, r2, r1 / r2, value.dtype());
   }
   return value - rate * up;
 }

@@ -134,6 +134,7 @@ struct LarsOptions {
   bool classic = true;    // the learning rate goes into the momentum
   bool pre_decay = true;  // the decay goes into the gradient rather than the parameter
   double trust = 0.001;   // of the layer's norm ratio; 0 leaves it out
+  double eps = 0;         // added to the gradient's norm in that ratio
   std::optional<NewtonSchulz> orthogonal = {};  // of the update, as a matrix
   std::string shard_axis = {};
 };

@@ -1,6 +1,7 @@
 // Order and running totals along a dim.
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -84,17 +85,26 @@ std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t dim, bool largest, boo
 namespace {
 
 // Every element is combined with all of its chunk before it: short chunks compute little, and long
-// ones make few rounds. A million elements take four rounds.
+// ones make few rounds. Where a kernel costs more than what it computes, a million elements take four.
 constexpr int64_t kChunk = 32;
+// CPUs are slow at that, and quick to begin a kernel.
+constexpr int64_t kChunkOfManyOnCpu = 8, kMany = 1 << 12, kLongRow = 1 << 14;
+// Parts whose sums one tree adds.
+constexpr int64_t kLeaves = 32;
 // A scan that has rounds of its own inside is one chunk.
 constexpr int64_t kOneChunk = std::numeric_limits<int64_t>::max();
+
+// Tells of each pair of places of a chunk whether the second is not behind the first.
+Value up_to_each(int64_t rank, int64_t n) {
+  return value::iota_along(rank, rank + 1, n, DType::I32) <=
+         value::iota_along(rank - 1, rank + 1, n, DType::I32);
+}
 
 // out[i] = reduction of x[0..i] over the last dim, from all pairs of one chunk.
 Value scan_by_pairs(ReduceOp op, const Value& x, const Scalar& identity) {
   int64_t n = x.shape().back(), rank = x.rank();
-  Value column = value::iota_along(rank, rank + 1, n, DType::I64),
-        row = value::iota_along(rank - 1, rank + 1, n, DType::I64);
-  return value::reduce(op, value::where(column <= row, value::unsqueeze(x, rank - 1), identity),
+  return value::reduce(op,
+                       value::where(up_to_each(rank, n), value::unsqueeze(x, rank - 1), identity),
                        {rank}, false);
 }
 
@@ -118,7 +128,8 @@ struct Running {
   std::function<Value(const Value&, const Value&)> combine;
   Scalar identity;
   int64_t chunk = kChunk;
-  bool careful = false;  // totals of what is not negative must not fall
+  int64_t long_row = kOneChunk;  // of at least so many parts the scanned totals are stored
+  bool careful = false;          // totals of what is not negative must not fall
 };
 
 Value filled_to(const Value& x, int64_t size, const Running& running) {
@@ -167,19 +178,19 @@ Value repeated(const Value& x, int64_t times, int64_t n) {
 // Returns what the parts [.., n] have before them: several [.., n], to be added in this order.
 std::vector<Value> sums_before(const Value& parts) {
   const int64_t last = parts.rank() - 1, n = parts.size(last);
-  if (n > kChunk) {
-    const Value groups = in_groups(parts, kChunk);
+  if (n > kLeaves) {
+    const Value groups = in_groups(parts, kLeaves);
     std::vector<Value> before;
     for (const Value& x : sums_before(groups)) {
       Dims flat = parts.dims();
-      flat.back() = groups.size(last) * kChunk;
+      flat.back() = groups.size(last) * kLeaves;
       const Value line = value::reshape(x, flat);
       before.push_back(value::contiguous(value::shrink_axis(line, last, 0, n)));
     }
     Value totals = groups;
-    for (int64_t size = 1; size < kChunk; size *= 2) totals = sum_of_pairs(totals);
+    for (int64_t size = 1; size < kLeaves; size *= 2) totals = sum_of_pairs(totals);
     totals = value::contiguous(value::squeeze(totals, last + 1));
-    for (const Value& x : sums_before(totals)) before.push_back(repeated(x, kChunk, n));
+    for (const Value& x : sums_before(totals)) before.push_back(repeated(x, kLeaves, n));
     return before;
   }
   std::vector<Value> before;
@@ -212,9 +223,11 @@ Value joined(const Running& running, const Value& inside, int64_t size, AtHand a
   } else {
     Pairs padding(rank, {0, 0});
     padding.back() = {1, 0};
+    Value scanned = scan_on_device(running, totals);
+    // The rounds of a long row would be computed once for each element of a part.
+    if (parts >= running.long_row) scanned = value::contiguous(scanned);
     Value before =
-        value::pad(value::shrink_axis(scan_on_device(running, totals), rank - 1, 0, parts - 1),
-                   padding, running.identity);
+        value::pad(value::shrink_axis(scanned, rank - 1, 0, parts - 1), padding, running.identity);
     out = running.combine(value::unsqueeze(before, rank), inside);
   }
   Dims flat = inside.dims();
@@ -238,35 +251,58 @@ Value scan_on_device(const Running& running, const Value& x) {
   return joined(running, inside, n, [](const Value& totals) { return value::contiguous(totals); });
 }
 
-// A row that is divided over devices is scanned where it lies, each part by its device. Of the parts
-// only the totals travel, to all devices.
-Value scan(const Running& running, const Value& x) {
-  const int64_t n = x.shape().back(), last = x.rank() - 1;
-  if (!value::placed_on_several() || n == 0) return scan_on_device(running, x);
-  Sharding where = sharding_of(x.node());
+// A row that lies in parts, and where the totals of these are scanned: on all devices.
+struct Division {
+  Sharding totals;
   int64_t parts = 1;
+};
+
+// Nothing where each device has whole rows along the last dim, or has them brought to it.
+std::optional<Division> division_of(const Value& x) {
+  const int64_t n = x.shape().back(), last = x.rank() - 1;
+  if (!value::placed_on_several() || n == 0) return {};
+  Division division{sharding_of(x.node())};
+  Sharding& where = division.totals;
   int axes = 0;
   for (size_t a = 0; a < where.placements.size(); ++a) {
     if (!(where.placements[a] == Shard(static_cast<int>(last)))) continue;
-    parts *= where.mesh.axes()[a].size;
+    division.parts *= where.mesh.axes()[a].size;
     where.placements[a] = Replicate;
     ++axes;
   }
   // Where parts differ in size on nested axes, they are no parts of one row of a reshape.
-  if (parts == 1 || (axes > 1 && n % parts != 0)) return scan_on_device(running, x);
-  Value inside = scan_on_device(running, in_parts(x, parts, (n + parts - 1) / parts, running));
-  return joined(running, inside, n,
-                [&](const Value& totals) { return Value(place(totals.node(), where)); });
+  if (division.parts == 1 || (axes > 1 && n % division.parts != 0)) return {};
+  return division;
 }
 
-Running running_of(ReduceOp op, const Scalar& identity) {
+// A row that is divided over devices is scanned where it lies, each part by its device. Of the parts
+// only the totals travel, to all devices.
+Value scan(const Running& running, const Value& x) {
+  const auto division = division_of(x);
+  if (!division) return scan_on_device(running, x);
+  const int64_t n = x.shape().back(), parts = division->parts;
+  Value inside = scan_on_device(running, in_parts(x, parts, (n + parts - 1) / parts, running));
+  return joined(running, inside, n,
+                [&](const Value& totals) { return Value(place(totals.node(), division->totals)); });
+}
+
+bool many_on_cpu(const Value& x) {
+  if (x.node()->numel() < kMany) return false;
+  const Mesh mesh = value::placed_on_several() ? sharding_of(x.node()).mesh : default_mesh();
+  return mesh.devices()[0].kind == "CPU";
+}
+
+Running running_of(ReduceOp op, const Value& x, const Scalar& identity) {
+  const bool many = many_on_cpu(x);
   return {.inside = [=](const Value& v) { return scan_by_pairs(op, v, identity); },
           .combine = [op](const Value& a, const Value& b) { return combine(op, a, b); },
-          .identity = identity};
+          .identity = identity,
+          .chunk = many ? kChunkOfManyOnCpu : kChunk,
+          .long_row = many ? kLongRow : kOneChunk};
 }
 
 Value scan(ReduceOp op, const Value& x, const Scalar& identity) {
-  Running running = running_of(op, identity);
+  Running running = running_of(op, x, identity);
   running.careful = op == ReduceOp::Sum && is_float(x.dtype());
   return scan(running, x);
 }
@@ -312,15 +348,21 @@ Value places_of(const Value& best, Scan scanned) {
 // parts the first one counts unless the second has a better one.
 //
 //   3 1 3 3 | 3 5 4 5      places in the chunks 0 0 0 0 | 0 1 1 1, in the row 0 0 0 0 0 5 5 5
-Value running_best(ReduceOp op, const Value& x) {
+struct Best {
+  Value values, places;
+};
+
+Best best_on_device(ReduceOp op, const Value& x) {
+  const Running best = running_of(op, x, value::identity(op, x.dtype()));
+  const Value places = places_of(scan_on_device(best, value::detach(x)), [](const Value& at) {
+    return scan_on_device(running_of(ReduceOp::Max, at, 0), at);
+  });
+  return {value::gather(x, x.rank() - 1, places), places};
+}
+
+Best running_best(ReduceOp op, const Value& x) {
   const Scalar identity = value::identity(op, x.dtype());
-  if (!is_float(x.dtype())) return scan(op, x, identity);
-  auto inside = [&](const Value& v) {
-    Value best = scan_on_device(running_of(op, identity), value::detach(v));
-    Value places = places_of(
-        best, [](const Value& at) { return scan_on_device(running_of(ReduceOp::Max, 0), at); });
-    return value::gather(v, v.rank() - 1, places);
-  };
+  if (is_float(x.dtype()) && !division_of(x)) return best_on_device(op, x);
   auto combine = [op](const Value& before, const Value& v) {
     auto [b, own] = value::match(before, v);
     Value better = op == ReduceOp::Max ? b < own : own < b;
@@ -328,16 +370,24 @@ Value running_best(ReduceOp op, const Value& x) {
     Value first = value::iota_along(v.rank() - 2, v.rank(), v.size(v.rank() - 2), DType::I32) == 0;
     return value::where(better | (value::isnan(own) & !value::isnan(b)) | first, own, b);
   };
-  return scan({.inside = inside, .combine = combine, .identity = identity, .chunk = kOneChunk}, x);
+  auto inside = [op](const Value& v) { return best_on_device(op, v).values; };
+  const Value best =
+      is_float(x.dtype())
+          ? scan({.inside = inside, .combine = combine, .identity = identity, .chunk = kOneChunk},
+                 x)
+          : scan(op, x, identity);
+  return {best, places_of(value::detach(best),
+                          [](const Value& at) { return scan(ReduceOp::Max, at, 0); })};
 }
 
-std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& x, int64_t axis) {
-  Tensor best = along(x, axis, [op](const Value& v) { return running_best(op, v); });
-  if (x.ndim() == 0 || x.numel() == 0) return {best, value::constant(DType::I32, 0, x.shape())};
-  Tensor places = along(best, axis, [](const Value& v) {
-    return places_of(value::detach(v), [](const Value& at) { return scan(ReduceOp::Max, at, 0); });
-  });
-  return {best, places};
+std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& tensor, int64_t axis) {
+  Value x(tensor);
+  const int64_t a = value::resolve_axis(axis, x.rank()), last = x.rank() - 1;
+  if (x.rank() == 0 || tensor.numel() == 0)
+    return {x.tensor(), value::constant(DType::I32, 0, x.shape())};
+  const Best best = running_best(op, value::move_axis(x, a, last));
+  return {value::move_axis(best.values, last, a).tensor(),
+          value::move_axis(best.places, last, a).tensor()};
 }
 
 Value accumulated(ReduceOp op, const Value& x, const Scalar& identity) {
@@ -394,12 +444,11 @@ Tensor Tensor::logcumsumexp(int64_t axis, Caller caller) const {
   Call call("logcumsumexp", caller);
   Scalar nothing = -std::numeric_limits<double>::infinity();
   auto prefixes = [&](const Value& x) {
-    int64_t n = x.shape().back(), rank = x.rank();
-    Value column = value::iota_along(rank, rank + 1, n, DType::I64),
-          row = value::iota_along(rank - 1, rank + 1, n, DType::I64);
-    return value::where(column <= row, value::unsqueeze(x, rank - 1), nothing);
+    const int64_t n = x.shape().back(), rank = x.rank();
+    return value::where(up_to_each(rank, n), value::unsqueeze(x, rank - 1), nothing);
   };
-  // Each row of a chunk's pairs is shifted by its own maximum.
+  // Each row of a chunk's pairs is shifted by its own maximum. A pair costs an exponential.
+  const bool many = many_on_cpu(*this);
   Running running{.inside =
                       [&](const Value& x) {
                         Value pairs = prefixes(x);
@@ -409,7 +458,9 @@ Tensor Tensor::logcumsumexp(int64_t axis, Caller caller) const {
                         return value::squeeze(log_of_sums(sums) + base, x.rank());
                       },
                   .combine = log_of_both,
-                  .identity = nothing};
+                  .identity = nothing,
+                  .chunk = many ? 4 : kChunk,
+                  .long_row = many ? 4 : kOneChunk};
   return along(*this, axis, [&](const Value& v) {
     return value::in_floats(v, [&](const Value& x) { return scan(running, x); });
   });

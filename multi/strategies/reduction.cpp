@@ -78,6 +78,19 @@ std::optional<LocalValue> with_cut_filled(const UOp& x, const LocalValues& value
   return v;
 }
 
+// Tells whether devices have an element each of longer sums: a sum of -0.0 and others is 0.0, but that
+// of -0.0 alone is -0.0.
+bool is_one_of_several(const UOp& x, const LocalValue& v) {
+  const auto [op, axes] = reduce_arg(*x);
+  if (op != ReduceOp::Sum || !is_float(x.dtype())) return false;
+  int64_t here = 1, all = 1;
+  for (const int64_t axis : axes) {
+    here *= v.local.shape()[size_t(axis)];
+    all *= x.src(0).shape()[size_t(axis)];
+  }
+  return here == 1 && all > 1;
+}
+
 }  // namespace
 
 LocalValue reduction(const UOp& x, LocalValues& values) {
@@ -99,6 +112,8 @@ LocalValue reduction(const UOp& x, LocalValues& values) {
       v.local = with_padding_filled(v, x.src(0).shape(), p.dim, identity_of(op, x.dtype()));
     p = Partial(op);
   }
+  if (is_one_of_several(x, v))
+    v.local = binary(Op::Add, v.local, const_float(x.dtype(), 0.0, v.local.shape()));
   LocalValue result = rebuilt(x, {v}, {UOp(), v.mesh, placed});
   const std::vector<Placement> completed = values.completed_at(x, placed);
   if (completed == placed) return result;

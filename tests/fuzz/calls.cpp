@@ -242,6 +242,10 @@ void add_others(std::map<std::string, OpCall>& t) {
       Tensor::linspace(s.d[0], s.d[1], s.n[0], type_of(s)));
   ROW("eye", "Tensor::eye(#0, #1, dtypes::@)", Tensor::eye(s.n[0], s.n[1], type_of(s)));
   ROW("cast", "$0.cast(dtypes::@)", x[0].cast(type_of(s)));
+  ROW("through_float8", "$0.cast(dtypes::@).cast($0.dtype())",
+      x[0].cast(type_of(s)).cast(x[0].dtype()));
+  ROW("stored_as_float8", "$0.cast(dtypes::@).contiguous().cast($0.dtype())",
+      x[0].cast(type_of(s)).contiguous().cast(x[0].dtype()));
   ROW("bitcast", "$0.bitcast(dtypes::@)", x[0].bitcast(type_of(s)));
 }
 
@@ -334,14 +338,18 @@ void add_indexing(std::map<std::string, OpCall>& t) {
 }
 
 // The view at the end of the links; those on the way have no handle any more.
-Tensor viewed(const Step& s, const Tensor& x) {
-  Tensor v = x;
+Tensor viewed(const Step& s, const Tensors& x) {
+  Tensor v = x[0];
   for (size_t i = 0; i + kLinkSize <= s.n.size(); i += kLinkSize) {
     const int64_t* n = &s.n[i];
     std::vector<Index> index(static_cast<size_t>(n[1]), Index(Slice()));
     switch (Link(n[0])) {
       case Link::Number:
         index.emplace_back(n[2]);
+        v = v[index];
+        break;
+      case Link::Variable:
+        index.emplace_back(x.at(2));
         v = v[index];
         break;
       case Link::Slice:
@@ -366,10 +374,10 @@ Tensor viewed(const Step& s, const Tensor& x) {
 }
 
 void add_statements(std::map<std::string, OpCall>& t) {
-  ROW("view_assign", "$0#views = $1", (viewed(s, x[0]).assign(x[1]), x[0]));
-  ROW("view_add_assign", "$0#views += $1", (viewed(s, x[0]) += x[1], x[0]));
-  ROW("view_sub_assign", "$0#views -= $1", (viewed(s, x[0]) -= x[1], x[0]));
-  ROW("view_mul_assign", "$0#views *= $1", (viewed(s, x[0]) *= x[1], x[0]));
+  ROW("view_assign", "$0#views = $1", (viewed(s, x).assign(x[1]), x[0]));
+  ROW("view_add_assign", "$0#views += $1", (viewed(s, x) += x[1], x[0]));
+  ROW("view_sub_assign", "$0#views -= $1", (viewed(s, x) -= x[1], x[0]));
+  ROW("view_mul_assign", "$0#views *= $1", (viewed(s, x) *= x[1], x[0]));
   ROW("sub_assign", "$0 -= $1", (x[0] -= x[1], x[0]));
   ROW("mul_assign", "$0 *= $1", (x[0] *= x[1], x[0]));
   ROW("div_assign", "$0 /= $1", (x[0] /= x[1], x[0]));

@@ -178,6 +178,11 @@ bool draw_types(Draft& d, Step& s) {
   if (d.gradient() && main == Type::F64) to = Type::F64;
   s.text = std::string(name(to));
   if (d.gradient()) return true;
+  if (is_float(d.type(x)) && d.chance(25)) {
+    static const Names kFloat8 = {"fp8e4m3", "fp8e5m2", "fp8e4m3fnuz", "fp8e5m2fnuz"};
+    s.op = d.chance(50) ? "through_float8" : "stored_as_float8", s.text = d.one_of(kFloat8);
+    return true;
+  }
   if (d.chance(25)) {
     s.op = "bitcast";
     std::vector<Type> same;

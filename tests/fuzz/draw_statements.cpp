@@ -1,4 +1,6 @@
 // Steps that make no value of their own, or leave it as it is: writes, placements, realize.
+#include <limits>
+
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/views.h"
 
@@ -17,9 +19,14 @@ bool placement(Draft& d, Step& s) {
 }
 
 // A link from a part that has elements to one that has some, too.
-std::vector<int64_t> link(Draft& d, const Part& part) {
+std::vector<int64_t> link(Draft& d, const Part& part, int64_t limit) {
   const int rank = int(part.shape.size());
-  const int kind = rank == 0 ? int(Link::Unsqueeze) : d.pick(0, kLinks - 1);
+  int kind = rank == 0 ? int(Link::Unsqueeze) : d.pick(0, kLinks - 1);
+  if (kind == int(Link::Variable)) {
+    const int dim = d.pick(0, rank - 1);
+    if (part.shape[size_t(dim)] >= limit) return {kind, dim, 0, 0, 0};
+    kind = int(Link::Flip);
+  }
   const int axis = d.pick(0, kind == int(Link::Unsqueeze) ? rank : rank - 1);
   std::vector<int64_t> n{kind, axis, 0, 0, 0};
   if (kind == int(Link::Flatten)) n[1] = 0;
@@ -36,13 +43,28 @@ std::vector<int64_t> link(Draft& d, const Part& part) {
   return n;
 }
 
+// The program's variable, one that is made for it where there is none yet, or -1.
+int variable_of(Draft& d) {
+  if (d.profile().calls == 1) return -1;
+  for (int v = 0; v < d.values(); ++v) {
+    if (d.is_leaf(v) && d.usable(v) && d.leaf(v).role == Role::Variable) return v;
+  }
+  return d.chance(30) ? d.add_variable(d.pick(1, 4)) : -1;
+}
+
 bool write_to_view(Draft& d, Step& s, int target) {
   if (count(d.shape(target)) == 0) return false;
   Part part = whole(d.shape(target));
   s.n.clear();
+  const int variable = variable_of(d);
+  const int64_t limit = variable < 0 ? std::numeric_limits<int64_t>::max() : d.leaf(variable).limit;
+  bool varies = false;
   for (int links = d.pick(1, 4); links > 0; --links) {
-    const std::vector<int64_t> n = link(d, part);
-    part = next(part, n);
+    const std::vector<int64_t> n = link(d, part, limit);
+    Step one;
+    one.n = n;
+    part = next(part, with_number(one, 0).n);
+    varies = varies || n[0] == int64_t(Link::Variable);
     s.n.insert(s.n.end(), n.begin(), n.end());
   }
   Shape given = part.shape;
@@ -52,8 +74,10 @@ bool write_to_view(Draft& d, Step& s, int target) {
   static const std::vector<std::string> kWrites = {"view_assign", "view_add_assign",
                                                    "view_sub_assign", "view_mul_assign"};
   s.op = d.one_of(kWrites), s.in = {target, y};
+  Operands operands{&d.at(target), &d.at(y)};
+  if (varies) s.in.push_back(variable), operands.push_back(&d.at(variable));
   try {
-    interpret(s, {&d.at(target), &d.at(y)});
+    interpret(s, operands);
     return true;
   } catch (const Invalid&) {
     return false;

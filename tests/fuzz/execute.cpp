@@ -359,7 +359,7 @@ std::string expression(const Step& s, const std::vector<std::string>& names) {
         list += fmt::format("{}{{{}, {}}}", list.empty() ? "" : ", ", s.n[k], s.n[k + 1]);
       out += "{" + list + "}", i += 8;
     } else if (rest.starts_with("#views")) {
-      out += views_text(s), i += 5;
+      out += views_text(s, names.size() > 2 ? names[2] : number), i += 5;
     } else if (rest.starts_with("#slices")) {
       std::string list;
       for (size_t k = 0; k + 2 < s.n.size(); k += 3) {

@@ -24,6 +24,7 @@ Part next(const Part& part, std::span<const int64_t> link) {
   }
   // Where an element of the new part lies in the old one.
   std::function<void(Shape&)> move;
+  need(kind != Link::Variable, "a number");
   if (kind == Link::Number) {
     const int64_t i = resolved(link[2], shape[dim]);
     shape.erase(shape.begin() + axis);
@@ -58,7 +59,15 @@ Part last(const Shape& shape, const Step& step) {
   return part;
 }
 
-std::string views_text(const Step& step) {
+Step with_number(Step step, int64_t variable) {
+  for (size_t i = 0; i + kLinkSize <= step.n.size(); i += kLinkSize) {
+    if (Link(step.n[i]) == Link::Variable)
+      step.n[i] = int64_t(Link::Number), step.n[i + 2] = variable;
+  }
+  return step;
+}
+
+std::string views_text(const Step& step, const std::string& variable) {
   std::string out;
   auto text = [](int64_t n) { return std::to_string(n); };
   for (size_t i = 0; i + kLinkSize <= step.n.size(); i += kLinkSize) {
@@ -68,6 +77,9 @@ std::string views_text(const Step& step) {
     switch (Link(n[0])) {
       case Link::Number:
         out += "[{" + before + text(n[2]) + "}]";
+        break;
+      case Link::Variable:
+        out += "[{" + before + variable + "}]";
         break;
       case Link::Slice:
         out +=
@@ -93,7 +105,9 @@ std::string views_text(const Step& step) {
 void add_view_rules(std::map<std::string, Rule>& rules) {
   for (const char* op : {"view_assign", "view_add_assign", "view_sub_assign", "view_mul_assign"}) {
     rules[op] = [](const Step& step, const Operands& in) {
-      const Part part = last(in[0]->shape, step);
+      const bool at_variable = in.size() > 2;
+      if (at_variable) need(in[2]->type == Type::I64 && in[2]->rank() == 0, "a variable");
+      const Part part = last(in[0]->shape, at_variable ? with_number(step, in[2]->at[0].n) : step);
       Array out = *in[0], picked(out.type, part.shape);
       for (size_t i = 0; i < part.at.size(); ++i) picked.at[i] = out.at[part.at[i]];
       Step of_part;

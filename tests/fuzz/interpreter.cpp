@@ -20,6 +20,7 @@ const std::map<std::string, Rule>& rules() {
     add_linalg_rules(t);
     add_identity_rules(t);
     add_view_rules(t);
+    add_float8_rules(t);
     return t;
   }();
   return table;

@@ -28,6 +28,7 @@ void add_layer_rules(std::map<std::string, Rule>& rules);
 void add_linalg_rules(std::map<std::string, Rule>& rules);
 void add_identity_rules(std::map<std::string, Rule>& rules);
 void add_view_rules(std::map<std::string, Rule>& rules);
+void add_float8_rules(std::map<std::string, Rule>& rules);
 
 // A change of one element of one value, for differences.
 struct Nudge {

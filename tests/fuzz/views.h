@@ -2,6 +2,7 @@
 // arguments, from the first argument of the step on.
 //
 //   0 1 -2 0 0   3 0 1 0 0        [{Slice(), -2}].transpose(0, 1)
+//   6 0 0 0 0                     [{v}], of the variable that is the third operand
 #pragma once
 #include <array>
 #include <span>
@@ -12,8 +13,8 @@
 
 namespace fuzz {
 
-enum class Link : uint8_t { Number, Slice, Flip, Transpose, Flatten, Unsqueeze };
-inline constexpr int kLinks = 6;
+enum class Link : uint8_t { Number, Slice, Flip, Transpose, Flatten, Unsqueeze, Variable };
+inline constexpr int kLinks = 7;
 inline constexpr size_t kLinkSize = 5;
 
 // The rest of a tensor: a shape, and which of its elements lie there.
@@ -26,7 +27,10 @@ Part whole(const Shape& shape);
 Part next(const Part& part, std::span<const int64_t> link);
 Part last(const Shape& shape, const Step& step);
 
+// The step with numbers in place of its variable.
+Step with_number(Step step, int64_t variable);
+
 // As C++ says it.
-std::string views_text(const Step& step);
+std::string views_text(const Step& step, const std::string& variable);
 
 }  // namespace fuzz

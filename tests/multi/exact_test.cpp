@@ -225,5 +225,25 @@ TEST_F(Exact, AttentionWithoutKeys) {
   }
 }
 
+// A sum of several -0 is 0, however many of them a device has.
+TEST_F(Exact, SumsOfNegativeZeros) {
+  const Tensor x = Tensor::full({4, 3}, -0.0).clone().realize();
+  for (int devices : {2, 3, 4}) {
+    const Mesh mesh = mesh_of(devices);
+    for (int dim : {0, 1}) {
+      for (DType type : {DType::F32, DType::F64, DType::BF16}) {
+        const Tensor there = x.cast(type).shard(mesh, {{"d", Shard(dim)}});
+        for (const Tensor& sum :
+             {there.sum(dim), there.sum(), there.mean(dim), there.sum(1 - dim)}) {
+          for (double v : sum.to_vector<double>())
+            EXPECT_FALSE(std::signbit(v)) << devices << " " << dim << " " << name(type);
+        }
+      }
+    }
+    const Tensor one = Tensor::full({1, 3}, -0.0).shard(mesh, {{"d", Shard(0)}});
+    for (double v : one.sum(0).to_vector<double>()) EXPECT_TRUE(std::signbit(v)) << devices;
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard::exact_test

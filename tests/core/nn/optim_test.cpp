@@ -415,5 +415,31 @@ TEST(DataParallel, ComesBeforeTheOptimizer) {
   EXPECT_MENTIONS(optim.step(), "make the optimizer after the parameters were placed");
 }
 
+// LARS makes a step of one length, however large a gradient is.
+TEST(Optimizer, NormsOfTinyAndHugeGradients) {
+  for (const double size : {1e-42, 1e-30, 1e-20, 1e-18, 1e-3, 1e15, 1e25}) {
+    const Tensor w = Tensor{1.0, -2.0, 3.0, 4.0}.is_param_();
+    LARS optim({w}, {.lr = 1, .momentum = 0, .weight_decay = 0, .trust = 0.5});
+    TrainingMode on;
+    w.set_grad(Tensor({1.0, 1.0, -1.0, 1.0}) * size);
+    optim.step();
+    // The ratio of 1e-42 is more than f32 holds, and the step is a short one.
+    const double step = size < 1e-40 ? 0 : 0.5 * std::sqrt(30.0) / 2;
+    const double error = size < 1e-40 ? 1e-3 : 1e-5;
+    const std::vector<double> got = values(w);
+    EXPECT_NEAR(got[0], 1 - step, error) << size;
+    EXPECT_NEAR(got[1], -2 - step, error) << size;
+    EXPECT_NEAR(got[2], 3 + step, error) << size;
+    EXPECT_NEAR(got[3], 4 - step, error) << size;
+  }
+  const Tensor w = Tensor{3.0, 4.0}.is_param_();
+  LARS optim({w}, {.lr = 1, .momentum = 0, .weight_decay = 0, .trust = 1, .eps = 5});
+  TrainingMode on;
+  w.set_grad(Tensor{3.0, 4.0});
+  optim.step();
+  EXPECT_NEAR(values(w)[0], 3 - 3 * 0.5, 1e-6);  // 5 / (5 + 5)
+  EXPECT_MENTIONS(LARS({w}, {.eps = -1}), "LARS: eps is -1; it must not be negative");
+}
+
 }  // namespace
 }  // namespace tinyshard::optim_test

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/options.h"
+#include "core/tensor/explain.h"
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
@@ -447,6 +448,39 @@ TEST(Cost, OfAMillionElements) {
   EXPECT_TRUE(std::ranges::all_of(drawn, [](int64_t i) { return i >= 0 && i < kSize; }));
   std::vector<int64_t> apart = x.multinomial(1000).to_vector<int64_t>();
   EXPECT_EQ(std::set<int64_t>(apart.begin(), apart.end()).size(), 1000u);
+}
+
+// Operations for each element of rows of a thousand; in chunks of 32 they are 100 to 430.
+TEST(Cost, OfRunningTotals) {
+  const Tensor x = Tensor::rand({64, 1000}).realize();
+  if (x.device() != "CPU:0") GTEST_SKIP() << "others take fewer kernels instead";
+  auto operations = [&](const std::vector<Tensor>& results) {
+    return summarize(results).operations / double(x.numel());
+  };
+  EXPECT_LT(operations({x.cumsum(1)}), 40);
+  EXPECT_LT(operations({x.cumprod(1)}), 40);
+  EXPECT_LT(operations({x.logcumsumexp(1)}), 120);
+  const auto [best, places] = x.cummax(1);
+  EXPECT_LT(operations({best, places}), 100);
+}
+
+// Infinities and NaN within a chunk, and before and behind one.
+TEST(Logcumsumexp, OfWhatIsNoNumber) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const int64_t n : {10, 5000}) {
+    const auto last = static_cast<size_t>(n - 1);
+    for (const size_t at : {size_t{0}, size_t{3}, last}) {
+      std::vector<double> x(static_cast<size_t>(n), -kInfinity);
+      EXPECT_EQ(Tensor(x, {n}).logcumsumexp(0).to_vector<double>(), x);
+      x[at] = kInfinity;
+      std::vector<double> got = Tensor(x, {n}).logcumsumexp(0).to_vector<double>();
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_EQ(got[i], i < at ? -kInfinity : kInfinity) << i;
+      x[at] = std::nan("");
+      got = Tensor(x, {n}).logcumsumexp(0).to_vector<double>();
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(std::isnan(got[i]), i >= at) << i;
+    }
+  }
 }
 
 void expect_equal(const Tensor& actual, const Tensor& expected) {
