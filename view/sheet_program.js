@@ -31,7 +31,7 @@ function findings(trace, lines) {
     const why = [...new Set(line.items.filter(r => r.item.collective).map(r => r.item.purpose).filter(Boolean))];
     out.push(["sharding", line.source + " sends most, " + percent(line.sent / all) + " of the bytes that a device sends" + (why.length ? ": " + why.slice(0, 2).join(", ") + (why.length > 2 ? " and " + (why.length - 2) + " more" : "") : "")]);
   }
-  const ranks = rankSentence(rankShares(trace));
+  const ranks = rankSentence(rankShares(trace), comesLast(trace));
   if (ranks.held) out.push(["timeline", ranks.text]);
   const change = plan && changeOf(lengthsOf(trace, plan));
   if (change) out.push(["timeline", "From run " + change.run + " on a run takes " + time(change.after) + ", before " + time(change.before)]);

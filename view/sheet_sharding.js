@@ -129,7 +129,7 @@ function reasonOf(move) {
 const ruledOut = us => us >= 1e15;
 const costText = us => ruledOut(us) ? "ruled out" : time(us);
 function drawChoice(choice) {
-  return table({label: "ways of this op", filter: false, limit: 24, rows: choice.options.map((o, i) => ({...o, i})), sort: -1, columns: [
+  return table({label: "ways of this op", filter: false, limit: 24, rows: choice.options.map((o, i) => ({...o, i})).sort((a, b) => a.us - b.us), columns: [
     {name: "", of: o => o.i === choice.taken ? "taken" : ""}, {name: "Way", of: o => o.label || "way " + (o.i + 1), wide: true}, {name: "Costs", of: o => o.us, show: costText, num: true, zero: true}]});
 }
 // A row for each choice: the way that was taken, and the cheapest other one.

@@ -40,11 +40,37 @@ function rankShares(trace) {
   });
 }
 
-// Says whether a rank holds the others up: it is the one that waits for nobody.
-function rankSentence(shares) {
+// How often each rank came last to a collective, of those whose begin all ranks tell.
+function comesLast(trace) {
+  const begins = new Map(), last = new Map(trace.ranks.map(r => [r, 0]));
+  for (const rank of trace.ranks) for (const plan of trace.plans) for (const run of rank.runs) {
+    if (!run.items || run.plan !== plan.of_rank.get(rank)) continue;
+    for (const i of run.items) {
+      const item = plan.items[i.item];
+      if (!item || item.kind !== "collective") continue;
+      const id = plan.hash + " " + run.run + " " + i.item;
+      if (!begins.has(id)) begins.set(id, []);
+      begins.get(id).push({rank, t: run.t + rank.shift + i.t});
+    }
+  }
+  let all = 0;
+  for (const list of begins.values()) {
+    if (list.length < trace.ranks.length || trace.ranks.length < 2) continue;
+    const latest = list.reduce((a, b) => b.t > a.t ? b : a);
+    ++all;
+    last.set(latest.rank, last.get(latest.rank) + 1);
+  }
+  return {all, last};
+}
+
+// Says whether a rank holds the others up: it is the one that waits for nobody, or that comes last most often.
+function rankSentence(shares, late) {
   const waits = shares.filter(s => s.all), of = s => s.waited / s.all;
   if (waits.length < 2) return {held: false, text: "Times are of the host: of a step that a device replays as one recording there is only the whole."};
   const culprit = waits.reduce((a, b) => of(b) < of(a) ? b : a), worst = Math.max(...waits.map(of));
+  const [rank, times] = [...late.last].reduce((a, b) => b[1] > a[1] ? b : a);
+  const often = late.all >= 10 && times / late.all > .35 + 1 / waits.length;
+  if (worst - of(culprit) <= .05 && often) return {held: true, text: "Rank " + rank.rank + " comes last to " + percent(times / late.all) + " of the collectives that are told: the others wait for it."};
   if (worst - of(culprit) <= .05) return {held: false, text: "No rank holds the others up: all wait about as long."};
   return {held: true, text: "Rank " + culprit.rank.rank + " waits least (" + percent(of(culprit)) + " of its time, others up to " + percent(worst) + "): the others wait for it."};
 }
@@ -182,7 +208,7 @@ function timelineSheet({trace, plan}) {
   const lastStep = () => step(runs => runs.reduce((x, y) => y.r.run > x.r.run ? y : x));
   const slowest = () => step(runs => runs.slice(runs.length > 2 ? 1 : 0).reduce((x, y) => y.r.d > x.r.d ? y : x));
   const button = (name, act) => el("button", {type: "button", onclick: act}, name);
-  const shares = rankShares(trace);
+  const shares = rankShares(trace), late = comesLast(trace);
   const over = stepsOver(trace, plan), steps = over && [over[0], over[1], el("div", {class: "panel"}, chart({series: over[2], height: 170, yShow: time, xShow: x => "run " + Math.round(x), label: "length of each run",
     onclick: x => { const near = trace.ranks.flatMap(rank => rank.runs.filter(r => r.plan === plan.of_rank.get(rank)).map(r => ({rank, r}))).reduce((a, b) => Math.abs(b.r.run - x) < Math.abs(a.r.run - x) ? b : a);
       go(near.r.t + near.rank.shift - near.r.d * .1, near.r.t + near.rank.shift + near.r.d * 1.1); canvas.scrollIntoView({block: "nearest"}); }}))];
@@ -193,9 +219,10 @@ function timelineSheet({trace, plan}) {
       el("span", {class: "soft"}, "wheel zooms, drag moves, a click tells more" + (trace.aligned ? " · clocks of hosts aligned by collectives" : ""))),
     el("div", {class: "panel"}, canvas, key(["kernel", "kernel"], ["library call", "library"], ["copy", "copy"], ["collective", "collective"], ["exposed communication: waits for others", "exposed"], ["run", "run"], ["compilation", "span"])),
     details, steps, el("h2", {}, "Ranks"),
-    el("p", {class: "note"}, rankSentence(shares).text),
+    el("p", {class: "note"}, rankSentence(shares, late).text),
     table({label: "ranks", filter: false, rows: shares, columns: [
       {name: "Rank", of: s => s.rank.rank, num: true, zero: true, show: String}, {name: "Host", of: s => s.rank.host}, {name: "Runs", of: s => s.runs, num: true},
       {name: "Median step", of: s => s.median, show: time, num: true}, {name: "Longest step", of: s => s.longest, show: time, num: true},
+      {name: "Comes last", of: s => late.all ? late.last.get(s.rank) / late.all : 0, show: percent, num: true, title: "share of the collectives whose begin all ranks tell"},
       {name: "Computes", of: s => s.computed, show: time, num: true, bar: true}, {name: "Waits for others", of: s => s.waited, show: (v, s) => time(v) + " (" + percent(v / (s.all || 1)) + ")", num: true, bar: true, tint: "exposed"}]})];
 }

@@ -33,7 +33,7 @@ def within_a_page(browser, options, inputs):
     page.run("(window.files = %s, 0)" % json.dumps(files))
     done, call, slowest = 0, 0, 0
     while done < options.places:
-        places = 20 if options.places > 5000 else 8
+        places = 50 if options.places > 5000 else 8
         trials = min(AT_ONCE, -(-(options.places - done) // places))
         result = page.run(f"hostile({{files, trials: {trials}, places: {places}, seed: {options.seed * 100003 + call}}})")
         check(not result["problems"], "seed", options.seed * 100003 + call, result["problems"])
@@ -51,7 +51,7 @@ def through_the_program(browser, options, inputs):
     text = inputs[0].read_bytes()
     hostile = (b"</script><script>pwned=1</script>", b"<img src=x onerror=pwned=1>", b"\xff\xfe", b"\\u003cscript>", b"{\"k\":\"head\"}", b"\n")
     places = 0
-    for trial in range(max(3, options.places // 2000)):
+    for trial in range(max(3, options.places // 5000)):
         damaged = bytearray(text)
         for _ in range(20):
             at = random.randrange(len(damaged))

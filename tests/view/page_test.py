@@ -129,7 +129,7 @@ def look_at_job(browser, options, folder):
     check(page.run("document.querySelectorAll('table[aria-label=\"ways of this op\"] tbody tr').length") >= 2, "no other way is told")
     choose(page, "Graph")
     page.run("[...document.querySelectorAll('table[aria-label=passes] tbody tr')].find(r => +r.cells[4].textContent > 0).click()")
-    page.run("[...document.querySelectorAll('main button')].find(b => b.textContent.startsWith('Rules')).click()")
+    page.run("[...document.querySelectorAll('main button')].find(b => b.textContent.startsWith('Rules (')).click()")
     check(page.run("document.querySelectorAll('table[aria-label=rules] tbody tr').length") > 0, "no rule is told")
     check(page.run("document.querySelector('pre[aria-label=difference]').textContent.startsWith('− ')"), "no difference is told")
     choose(page, "Sharding")
