@@ -15,6 +15,7 @@
 #include "cli/rings.h"
 #include "cli/run.h"
 #include "cli/sbatch.h"
+#include "cli/top.h"
 #include "cli/view.h"
 #include "core/base/error.h"
 
@@ -46,6 +47,7 @@ int run(int argc, char** argv) {
   tinyshard::cli::add_run(app, program, status);
   tinyshard::cli::add_sbatch(app, program);
   tinyshard::cli::add_doctor(app, status);
+  tinyshard::cli::add_top(app, status);
   tinyshard::cli::add_view(app, status);
   try {
     app.parse(int(mark - argv), argv);

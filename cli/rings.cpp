@@ -31,21 +31,6 @@ int64_t now_ns() {
       .count();
 }
 
-// The job that began last there, and the others that run still; of a name only that one.
-std::vector<recorder::JobRings> jobs_in(const std::string& folder, std::string_view name = {}) {
-  std::vector<recorder::JobRings> found;
-  std::string why = fmt::format("{} has no ring of {}", folder,
-                                name.empty() ? "a job" : fmt::format("job {}", name));
-  for (recorder::JobRings& job : recorder::read_jobs(folder)) {
-    for (const std::string& problem : job.problems) why += "; " + problem;
-    if (job.rings.empty() || (!name.empty() && name_of(job) != name)) continue;
-    if (name.empty() && !found.empty() && !job.runs()) continue;
-    found.push_back(std::move(job));
-  }
-  if (found.empty()) throw UserError(why);
-  return found;
-}
-
 // Gives each of several jobs a heading.
 template <class Tell>
 std::string tell_all(const std::vector<recorder::JobRings>& jobs, Tell&& tell) {
@@ -57,22 +42,6 @@ std::string tell_all(const std::vector<recorder::JobRings>& jobs, Tell&& tell) {
     for (const std::string& problem : job.problems) text += problem + "\n";
   }
   return text;
-}
-
-// Where the processes of this user keep rings: TS_RECORD in their environments.
-std::set<std::string> folders_of_processes() {
-  std::set<std::string> folders;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string number = entry.path().filename().string();
-    if (number.find_first_not_of("0123456789") != std::string::npos) continue;
-    // Nothing can be read of other users' processes, and of those that have ended meanwhile.
-    std::ifstream environment(entry.path() / "environ");
-    for (std::string variable; std::getline(environment, variable, '\0');) {
-      if (variable.starts_with("TS_RECORD=")) folders.emplace(variable.substr(10));
-    }
-  }
-  return folders;
 }
 
 std::string ps_report(const std::string& folder) {
@@ -102,6 +71,35 @@ int ps(const std::string& folder) {
 }
 
 }  // namespace
+
+std::vector<recorder::JobRings> jobs_in(const std::string& folder, std::string_view name) {
+  std::vector<recorder::JobRings> found;
+  std::string why = fmt::format("{} has no ring of {}", folder,
+                                name.empty() ? "a job" : fmt::format("job {}", name));
+  for (recorder::JobRings& job : recorder::read_jobs(folder)) {
+    for (const std::string& problem : job.problems) why += "; " + problem;
+    if (job.rings.empty() || (!name.empty() && name_of(job) != name)) continue;
+    if (name.empty() && !found.empty() && !job.runs()) continue;
+    found.push_back(std::move(job));
+  }
+  if (found.empty()) throw UserError(why);
+  return found;
+}
+
+std::set<std::string> folders_of_processes() {
+  std::set<std::string> folders;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string number = entry.path().filename().string();
+    if (number.find_first_not_of("0123456789") != std::string::npos) continue;
+    // Nothing can be read of other users' processes, and of those that have ended meanwhile.
+    std::ifstream environment(entry.path() / "environ");
+    for (std::string variable; std::getline(environment, variable, '\0');) {
+      if (variable.starts_with("TS_RECORD=")) folders.emplace(variable.substr(10));
+    }
+  }
+  return folders;
+}
 
 std::string blame_report(const std::string& folder, std::string_view job) {
   return tell_all(jobs_in(folder, job),

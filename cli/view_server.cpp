@@ -6,9 +6,11 @@
 #include <arpa/inet.h>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <iostream>
 #include <netinet/in.h>
+#include <optional>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -17,7 +19,7 @@
 
 #include "core/base/error.h"
 #include "launch/secret.h"
-#include "view/view_page.h"
+#include "view/view_follower.h"
 
 namespace tinyshard::cli {
 namespace {
@@ -98,40 +100,67 @@ std::string reply(int status, const std::string& body, std::string_view type) {
       status, reason, type, body.size(), body);
 }
 
-void serve_one(int connection, const std::vector<std::string>& files, std::string_view key) {
+void serve_one(int connection, ViewFollower& files, std::string_view key) {
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
   setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   const std::string request = read_request(connection);
   if (request.empty()) return;
-  const int status = answer_to(request.substr(0, request.find("\r\n")), host_of(request), key);
-  if (status != 200) {
-    send_all(connection, reply(status, "tinyshard view: not served\n", "text/plain"));
+  const Answer answer = answer_to(request.substr(0, request.find("\r\n")), host_of(request), key);
+  if (answer.status != 200) {
+    send_all(connection, reply(answer.status, "tinyshard view: not served\n", "text/plain"));
     return;
   }
   try {
-    send_all(connection, reply(200, view_page(read_view_inputs(files)), "text/html"));
+    send_all(connection, answer.more ? reply(200, files.more(answer.positions), "application/json")
+                                     : reply(200, files.page(), "text/html"));
   } catch (const UserError& error) {  // a file that went meanwhile
     send_all(connection, reply(500, std::string(error.what()) + "\n", "text/plain"));
   }
 }
 
+// "12,400,0": nothing where that is no list of numbers.
+std::optional<std::vector<int64_t>> positions_in(std::string_view text) {
+  std::vector<int64_t> positions;
+  while (!text.empty()) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || value < 0) return std::nullopt;
+    positions.push_back(value);
+    text.remove_prefix(size_t(end - text.data()));
+    if (text.empty()) break;
+    if (text.front() != ',' || text.size() == 1) return std::nullopt;
+    text.remove_prefix(1);
+  }
+  return positions;
+}
+
 }  // namespace
 
-int answer_to(std::string_view line, std::string_view host, std::string_view key) {
+Answer answer_to(std::string_view line, std::string_view host, std::string_view key) {
   const size_t first = line.find(' '), second = line.find(' ', first + 1);
   if (first == std::string_view::npos || second == std::string_view::npos ||
       !line.substr(second + 1).starts_with("HTTP/1."))
-    return 400;
+    return {.status = 400};
   const std::string_view name = host.substr(0, host.find(':'));
-  if (name != "127.0.0.1" && name != "localhost") return 403;
+  if (name != "127.0.0.1" && name != "localhost") return {.status = 403};
   const std::string_view path = line.substr(first + 1, second - first - 1);
-  if (!is_same(path, fmt::format("/{}/", key))) return 403;
-  return line.substr(0, first) == "GET" ? 200 : 405;
+  const std::string own = fmt::format("/{}/", key);
+  if (!is_same(path.substr(0, own.size()), own)) return {.status = 403};
+  const std::string_view rest = path.substr(own.size()), more = "more/";
+  Answer answer{.status = line.substr(0, first) == "GET" ? 200 : 405};
+  if (rest.empty()) return answer;
+  if (!rest.starts_with(more)) return {.status = 403};
+  const auto positions = positions_in(rest.substr(more.size()));
+  if (!positions) return {.status = 403};
+  answer.more = true;
+  answer.positions = *positions;
+  return answer;
 }
 
 int serve_view(const std::vector<std::string>& files, uint16_t port) {
-  read_view_inputs(files);  // what is missing is told before anybody looks
+  ViewFollower follower(files);
+  follower.page();  // what is missing is told before anybody looks
   const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (listener.get() < 0) fail_with_errno("no socket");
   const int yes = 1;
@@ -149,7 +178,7 @@ int serve_view(const std::vector<std::string>& files, uint16_t port) {
   std::cout << fmt::format("http://127.0.0.1:{}/{}/\n", ntohs(address.sin_port), key) << std::flush;
   for (;;) {
     const Descriptor connection(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection.get() >= 0) serve_one(connection.get(), files, key);
+    if (connection.get() >= 0) serve_one(connection.get(), follower, key);
   }
 }
 

@@ -10,8 +10,13 @@ namespace tinyshard::cli {
 // Prints the address and serves until the process is told to end. UserError where the port is taken.
 int serve_view(const std::vector<std::string>& files, uint16_t port);
 
-// Says what a request's first line is answered with: the status line's number. 200 for a GET of /KEY/
-// alone, 403 without the key, 405 for another method, 400 for what is no request.
-int answer_to(std::string_view request_line, std::string_view host, std::string_view key);
+struct Answer {
+  int status = 0;                       // of the reply
+  bool more = false;                    // asks for lines behind these positions, not for the page
+  std::vector<int64_t> positions = {};  // in the files, in their order
+};
+// Says what a request's first line asks for. 200 for a GET of /KEY/ or of /KEY/more/12,400,0 alone; 403
+// without the key, 405 for another method, 400 for what is no request.
+Answer answer_to(std::string_view request_line, std::string_view host, std::string_view key);
 
 }  // namespace tinyshard::cli

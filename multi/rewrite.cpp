@@ -19,6 +19,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/observer.h"
+#include "core/rewrite/rule_log.h"
 #include "core/runtime/communicator.h"
 #include "core/uop/node_map.h"
 #include "multi/collective.h"
@@ -91,6 +92,7 @@ class Rewriter {
     if (!worth_planning(tried)) return alone;
     const Plan plan = known_plans().plan_of(signature(tried), [&] {
       const Unobserved nothing_is_told;
+      const RuleLog no_rules(0);
       const auto in = [&](size_t nodes) { return int(nodes / order_.size()); };
       const Budget budget{.attempts = in(kNodes), .in_vain = std::max(kInVain, in(kNodesInVain))};
       return plan_whole(tried, [this](const Plan& p) { return this->tried(p); }, budget);
@@ -154,11 +156,15 @@ class Rewriter {
     for (const UOp& x : order_) {
       const OriginScope origin(origin_id(x));
       log.reads(*x);
+      const size_t first = decisions_.asked().size();
       LocalValue value = value_of(x);
       value.origin = origin_of_value(x, value);
       if (at_once_.contains(x)) value = settled_in_both_forms(std::move(value), x.shape());
       if (is_pending(value)) pending_.push_back(x);
-      if (value.mesh) log.lies(x, {*value.mesh, value.place}, value.origin);
+      if (value.mesh) {
+        log.lies(x, {*value.mesh, value.place}, value.origin,
+                 std::span(decisions_.asked()).subspan(first), first);
+      }
       values_.add(std::move(value));
     }
     LocalGraph result;

@@ -45,20 +45,31 @@ std::string ViewRuns::parts_text(double begun) const {
   return fmt::format(R"(,"i":[{}],"w":[{}])", items, waits);
 }
 
+// An item that reads what a collective brings waits for it first: that time is the collective's. Parts are
+// in the order of their ends, so such waits come right before the item.
+double ViewRuns::waited_within(size_t item) const {
+  double waited = 0;
+  for (size_t i = item; i-- > 0 && parts_[i].waits && parts_[i].begun >= parts_[item].begun;)
+    waited += parts_[i].took;
+  return std::min(waited, parts_[item].took);
+}
+
 std::string ViewRuns::end_run(const ObservedEvent& event, double us) {
   const double took = length_us(event.took);
   Counted& of = counted_[event.plan];
   ++of.runs;
-  for (const Part& p : parts_) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& p = parts_[i];
     if (size_t(p.item) >= of.items.size()) of.items.resize(size_t(p.item) + 1);
     ItemSum& sum = of.items[size_t(p.item)];
     if (p.waits) {
       sum.waited += p.took;
       continue;
     }
+    const double worked = p.took - waited_within(i);
     ++sum.count;
-    sum.sum += p.took;
-    sum.longest = std::max(sum.longest, p.took);
+    sum.sum += worked;
+    sum.longest = std::max(sum.longest, worked);
   }
   std::string line;
   if (told_runs_ < kMostRuns) {

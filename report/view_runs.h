@@ -29,7 +29,7 @@ class ViewRuns {
   };
   struct ItemSum {
     int64_t count = 0;
-    double sum = 0, longest = 0, waited = 0;
+    double sum = 0, longest = 0, waited = 0;  // the first two without waits
   };
   struct Counted {
     int64_t runs = 0, detailed_slow = 0;
@@ -38,6 +38,7 @@ class ViewRuns {
   };
   bool is_told(Counted& of, double took) const;
   std::string parts_text(double begun) const;
+  double waited_within(size_t item) const;  // microseconds
 
   std::vector<Part> parts_;  // of the run under way
   std::unordered_map<uint64_t, Counted> counted_;

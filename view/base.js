@@ -18,7 +18,12 @@ function fill(node, props, children) {
 }
 const el = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
-const color = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim() || "#888";
+// Colors of the theme, which are asked of the style once: each question makes the browser compute styles anew.
+const themeColors = new Map();
+function color(name) {
+  if (!themeColors.has(name)) themeColors.set(name, getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim() || "#888");
+  return themeColors.get(name);
+}
 
 // Numbers for people.
 const trim = (x, digits) => x.toLocaleString("en", {maximumFractionDigits: digits, minimumFractionDigits: 0});

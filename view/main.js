@@ -5,11 +5,13 @@ function start() {
   const main = document.getElementById("main"), tabs = document.getElementById("tabs");
   const runs = document.getElementById("run"), plans = document.getElementById("plan");
   const root = document.documentElement, theme = document.getElementById("theme");
-  const setTheme = dark => { root.classList.toggle("dark", dark); theme.textContent = dark ? "Light" : "Dark"; };
+  const setTheme = dark => { root.classList.toggle("dark", dark); themeColors.clear(); theme.textContent = dark ? "Light" : "Dark"; };
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
-  let model;
+  let model, data;
   try {
-    model = readModel();
+    data = obj(JSON.parse(document.getElementById("data").textContent));
+    data.files = arr(data.files).map(obj);
+    model = readModel(data);
   } catch (error) {
     main.append(el("p", {class: "empty", role: "alert"}, "The data of this page cannot be read: " + error.message));
     return;
@@ -40,7 +42,8 @@ function start() {
     main.replaceChildren(...[content, cut, lost ? el("p", {class: "note"}, lost + " lines of the files could not be read and are left out.") : ""].flat(Infinity).filter(Boolean));
     main.setAttribute("aria-label", sheet);
   }
-  const choose = name => { sheet = name; history.replaceState(null, "", "#" + name.toLowerCase()); draw(); };
+  let drawnAnew = () => {};
+  const choose = name => { drawnAnew(); sheet = name; history.replaceState(null, "", "#" + name.toLowerCase()); draw(); };
   tabs.append(...kSheets.map(([name]) => el("button", {type: "button", role: "tab", onclick: () => choose(name), onkeydown(e) {
     const by = {ArrowRight: 1, ArrowLeft: -1}[e.key];
     if (!by) return;
@@ -49,16 +52,32 @@ function start() {
     tabs.children[i].focus();
   }}, name)));
   const listPlans = () => plans.replaceChildren(...trace.plans.map((p, i) => el("option", {value: i}, planTitle(p))));
-  runs.replaceChildren(...model.traces.map((t, i) => el("option", {value: i}, t.name)));
-  runs.value = String(model.traces.indexOf(trace));
-  document.getElementById("run-label").hidden = model.traces.length < 2;
+  function listRuns() {
+    runs.replaceChildren(...model.traces.map((t, i) => el("option", {value: i}, t.name)));
+    runs.value = String(model.traces.indexOf(trace));
+    document.getElementById("run-label").hidden = model.traces.length < 2;
+  }
+  // More lines make the model anew; the run and the plan that are looked at stay.
+  function renew() {
+    const last = model.traces.length - 1, at = model.traces.indexOf(trace), hash = plan.hash, y = scrollY;
+    model = readModel(data);
+    trace = model.traces[at < 0 || at === last ? model.traces.length - 1 : at] || noTrace;
+    plan = trace.plans.find(p => p.hash === hash) || trace.plans[0] || noPlan;
+    listRuns();
+    listPlans();
+    plans.value = String(Math.max(0, trace.plans.indexOf(plan)));
+    draw();
+    scrollTo(0, y);
+  }
   runs.addEventListener("change", () => { trace = model.traces[+runs.value]; plan = trace.plans[0] || noPlan; listPlans(); draw(); });
   plans.addEventListener("change", () => { plan = trace.plans[+plans.value] || noPlan; draw(); });
   theme.addEventListener("click", () => { setTheme(!root.classList.contains("dark")); draw(); });
   addEventListener("hashchange", () => { fromAddress(); draw(); });
+  listRuns();
   listPlans();
   draw();
+  if (data.follows === true) drawnAnew = follow(data.files, renew);
   document.title = "tinyshard view · " + trace.name;
-  root.dataset.ready = "yes";
+  requestAnimationFrame(() => { root.dataset.readyAfter = String(performance.now()); root.dataset.ready = "yes"; });
 }
 start();

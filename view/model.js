@@ -1,6 +1,8 @@
 // From the lines of files to runs of a program: ranks joined, plans found by their hashes, clocks aligned.
 // Files may be cut off or damaged: each number and text is looked at before it is used.
-const num = (x, other = 0) => typeof x === "number" && isFinite(x) ? x : other;
+// No time, size or id is larger, and sums of such numbers are numbers.
+const kMostNumber = 1e18;
+const num = (x, other = 0) => typeof x === "number" && isFinite(x) ? Math.max(-kMostNumber, Math.min(kMostNumber, x)) : other;
 const str = x => typeof x === "string" ? x : x === undefined || x === null ? "" : String(x);
 const arr = x => Array.isArray(x) ? x : [];
 const obj = x => x && typeof x === "object" && !Array.isArray(x) ? x : {};
@@ -22,11 +24,14 @@ function readPlan(line) {
     number: num(line.plan), hash: str(line.hash), title: str(line.for), meshes, origins,
     facts: Object.fromEntries(["kernels", "library_calls", "collectives", "copies", "devices", "sent", "operations", "held", "arena"].map(k => [k, num(line[k])])),
     memory: arr(line.memory).map(m => ({device: str(arr(m)[0]), held: num(arr(m)[1]), arena: num(arr(m)[2])})),
-    values: arr(line.values).map(arr).map(v => ({id: num(v[0]), dtype: str(v[1]), shape: shape(v[2]), mesh: mesh(v[3]), place: arr(v[4]), origin: origin(v[5]), label: str(v[6])})),
+    values: arr(line.values).map(arr).map(v => ({id: num(v[0]), dtype: str(v[1]), shape: shape(v[2]), mesh: mesh(v[3]), place: arr(v[4]), origin: origin(v[5]), label: str(v[6]),
+      choices: arr(v[7]).map(arr).map(c => ({taken: num(c[0], -1), options: arr(c[1]).map(arr).map(o => ({label: str(o[0]), us: num(o[1])}))}))})),
     moves: arr(line.moves).map(obj).map(m => ({dtype: str(m.dtype), shape: shape(m.shape), mesh: mesh(m.mesh), from: arr(m.from), to: arr(m.to), bytes: num(m.bytes), us: 1e6 * num(m.s), origin: origin(m.o), reader: num(m.reader)})),
     nodes: new Map(arr(line.nodes).map(arr).map(n => [num(n[0]), {id: num(n[0]), text: str(n[1]), src: arr(n[2]).map(x => num(x)), origin: origin(n[3])}])),
     left_out: num(line.nodes_left_out),
     passes: arr(line.passes).map(obj).map(p => ({name: str(p.name), count: num(p.nodes), added: arr(p.added), removed: arr(p.removed), roots: arr(p.roots), ms: 0})),
+    rules: arr(line.rules).map(arr).map(r => ({pass: num(r[0], -1), rule: str(r[1]), id: num(r[2]), before: str(r[3]), after: str(r[4]), origin: origin(r[5]), count: num(r[6], 1)})),
+    rules_left_out: num(line.rules_left_out),
     buffers: arr(line.buffers).map(arr).map((b, i) => ({index: i, dtype: str(b[0]), shape: shape(b[1]), mesh: mesh(b[2]), bytes: num(b[3]), owner: str(b[4]), label: str(b[5]), origin: origin(b[6]), holder: num(b[7], i), first: num(b[8], -1), last: num(b[9], -1), offset: num(b[10], -1), held: num(b[11]) === 1})),
     items: arr(line.items).map(obj).map((x, i) => ({index: i, kind: str(x.kind), name: str(x.name), mesh: mesh(x.mesh), reads: arr(x.reads), writes: arr(x.writes), read: num(x.read), written: num(x.written), ops: num(x.ops), purpose: str(x.purpose), source: str(x.source), origin: origin(x.o), waits: arr(x.waits), code: x.code, us: 0, longest: 0, waited: 0, count: 0,
       collective: x.collective ? {op: str(x.collective.op), axis: str(x.collective.axis), bytes: num(x.collective.bytes), us: 1e6 * num(x.collective.s), number: num(x.collective.number), transfers: arr(x.collective.transfers)} : null})),
@@ -132,8 +137,7 @@ function makeTrace(ranks) {
   return trace;
 }
 
-function readModel() {
-  const data = JSON.parse(document.getElementById("data").textContent);
+function readModel(data) {
   const traces = [], training = [], loose = [];
   for (const file of arr(data.files).map(obj)) {
     const lines = arr(file.lines);

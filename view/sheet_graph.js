@@ -44,12 +44,26 @@ function graphSheet({plan}) {
   let at = Math.max(0, plan.passes.findIndex(p => p.name === "shard")), mode = "changed", folded = true;
   const nodesBox = el("div", {}), details = el("div", {}), modes = el("div", {class: "tools"});
   let readers = new Map();
+  const rulesAt = (id, pass) => {
+    const names = [...new Set(plan.rules.filter(r => r.id === id && r.pass === pass).map(r => r.rule))];
+    return names.length ? ", rule " + names.join(", ") : "";
+  };
   const pick = id => {
     const n = plan.nodes.get(id);
     if (!n) return;
     const madeBy = plan.passes.find(p => p.added.includes(id)), goneBy = plan.passes.find(p => p.removed.includes(id));
-    details.replaceChildren(el("h2", {}, n.text), el("div", {class: "panel"}, drawNear(plan, graphs[at], readers, id, pick), facts([["from", originText(n.origin)], ["brought by", madeBy ? madeBy.name : ""], ["done away with by", goneBy ? goneBy.name : "no pass"], ["id", id]])));
+    details.replaceChildren(el("h2", {}, n.text), el("div", {class: "panel"}, drawNear(plan, graphs[at], readers, id, pick), facts([["from", originText(n.origin)], ["brought by", madeBy ? madeBy.name : ""], ["done away with by", goneBy ? goneBy.name + rulesAt(id, plan.passes.indexOf(goneBy)) : "no pass"], ["id", id]])));
   };
+  // A rule is a small difference: the node that it found, and what it put there.
+  const rulesOf = i => plan.rules.filter(r => r.pass === i);
+  function drawRules(rules) {
+    const show = r => details.replaceChildren(el("h2", {}, "Rule " + r.rule), el("div", {class: "panel"},
+        el("pre", {"aria-label": "difference"}, el("span", {class: "removed"}, "− " + r.before + "\n"), el("span", {class: "added"}, "+ " + r.after)),
+        facts([["pass", plan.passes[r.pass].name], ["applied", r.count + (r.count === 1 ? " time" : " times") + " like this"], ["line", originText(r.origin)]])));
+    if (rules.length) show(rules[0]); else details.replaceChildren(el("p", {class: "note"}, "No rule applied in this pass; it rewrites in its own way, or changed nothing."));
+    return table({label: "rules", limit: 80, sort: 1, rows: rules, onpick: show, picked: rules[0], columns: [{name: "Rule", of: r => r.rule}, {name: "Times", of: r => r.count, num: true},
+      {name: "Before", of: r => r.before, mono: true, wide: true}, {name: "After", of: r => r.after, mono: true, wide: true}, {name: "From", of: r => originText(r.origin), wide: true}]});
+  }
   function draw() {
     const pass = plan.passes[at], now = graphs[at], added = new Set(pass.added), removed = pass.removed;
     readers = new Map();
@@ -65,16 +79,18 @@ function graphSheet({plan}) {
       groups.set(group, row);
       rows.push(row);
     }
-    modes.replaceChildren(...[["changed", "Changes"], ["added", "Brought"], ["removed", "Done away with"], ["all", "Whole graph"]].map(([m, name]) => el("button", {type: "button", "aria-pressed": m === mode, onclick() { mode = m; draw(); }}, name)),
+    modes.replaceChildren(...[["changed", "Changes"], ["added", "Brought"], ["removed", "Done away with"], ["rules", "Rules (" + total(rulesOf(at), r => r.count) + ")"], ["all", "Whole graph"]].map(([m, name]) => el("button", {type: "button", "aria-pressed": m === mode, onclick() { mode = m; draw(); }}, name)),
         el("button", {type: "button", "aria-pressed": folded, onclick() { folded = !folded; draw(); }}, "Fold equal nodes"));
     nodesBox.replaceChildren(el("h2", {}, "After " + pass.name + ": " + trim(pass.count, 0) + " nodes, ", el("span", {class: "added"}, "+" + pass.added.length), " ", el("span", {class: "removed"}, "−" + removed.length)), modes,
-        table({label: "nodes", limit: 80, rows, onpick: r => pick(r.n.id), columns: [
+        mode === "rules" ? drawRules(rulesOf(at)) : table({label: "nodes", limit: 80, rows, onpick: r => pick(r.n.id), columns: [
           {name: "", of: r => r.sign}, {name: "Node", of: r => r.n.text, mono: true, wide: true}, {name: "Count", of: r => r.count, num: true}, {name: "From", of: r => originText(r.n.origin), wide: true}]}));
     const firstRow = rows[0];
+    if (mode === "rules") return;
     if (firstRow) pick(firstRow.n.id); else details.replaceChildren(el("p", {class: "note"}, "This pass changed nothing."));
   }
   draw();
   return [plan.left_out ? el("p", {class: "note"}, trim(plan.left_out, 0) + " nodes are left out of the file.") : "",
+    plan.rules_left_out ? el("p", {class: "note"}, trim(plan.rules_left_out, 0) + " applications of rules are left out of the file.") : "",
     el("div", {class: "split", style: {gridTemplateColumns: "minmax(250px, 1fr) minmax(0, 3fr)"}}, table({label: "passes", filter: false, rows: plan.passes, picked: plan.passes[at], onpick: p => { at = plan.passes.indexOf(p); draw(); }, columns: [
-      {name: "Pass", of: p => p.name}, {name: "Nodes", of: p => p.count, num: true}, {name: "+", of: p => p.added.length, num: true}, {name: "−", of: p => p.removed.length, num: true}, {name: "ms", of: p => p.ms, show: x => trim(x, 2), num: true}]}), el("div", {}, details, nodesBox))];
+      {name: "Pass", of: p => p.name}, {name: "Nodes", of: p => p.count, num: true}, {name: "+", of: p => p.added.length, num: true}, {name: "−", of: p => p.removed.length, num: true}, {name: "Rules", of: p => total(rulesOf(plan.passes.indexOf(p)), r => r.count), num: true}, {name: "ms", of: p => p.ms, show: x => trim(x, 2), num: true}]}), el("div", {}, details, nodesBox))];
 }

@@ -17,6 +17,21 @@ function memoryOver(plan) {
   return {own, alive, peak, most, n};
 }
 
+const kOtherOwners = {temporaries: "activation", other: "input"};
+// Stacked areas of what a rank holds after each allocation.
+function allocatedBy(rank, ownerOf) {
+  const names = [...new Set(rank.mem.map(m => ownerOf.get(m.name) || "other"))].sort(), held = new Map(names.map(n => [n, 0]));
+  const series = names.map(name => ({name, color: color(kOtherOwners[name] || name), base: [], points: []}));
+  for (const m of rank.mem) {
+    const owner = ownerOf.get(m.name) || "other";
+    held.set(owner, held.get(owner) + m.b);
+    let below = 0;
+    const x = (m.t + rank.shift) / 1e3;
+    for (const s of series) { s.base.push([x, below]); below += Math.max(0, held.get(s.name)); s.points.push([x, below]); }
+  }
+  return series;
+}
+
 function memorySheet({trace, plan}) {
   const {own, alive, peak, most, n} = memoryOver(plan);
   const list = el("div", {});
@@ -46,6 +61,10 @@ function memorySheet({trace, plan}) {
     below = points;
   }
   const temporaries = ["gradient", "activation", "communication"].reduce((s, o) => s + own.filter(b => !b.held && b.owner === o && b.first <= peak && b.last >= peak && b.first >= 0).reduce((t, b) => t + b.bytes, 0), 0);
+  // What the first rank allocated, by the owner of the storage of that name; the temporaries of a plan are one allocation.
+  const ownerOf = new Map([["temporaries", "temporaries"]]);
+  for (const p of trace.plans) for (const b of p.buffers) if (b.label && !ownerOf.has(b.label)) ownerOf.set(b.label, b.owner);
+  const owned = trace.ranks.length ? allocatedBy(trace.ranks[0], ownerOf) : [];
   const measured = trace.ranks.map((rank, r) => {
     let sum = 0;
     const points = [];
@@ -60,5 +79,7 @@ function memorySheet({trace, plan}) {
     list,
     plan.memory.length ? [el("h2", {}, "Devices"), table({label: "devices", limit: 40, sort: 3, rows: plan.memory, columns: [
       {name: "Device", of: m => m.device, mono: true}, {name: "Held", of: m => m.held, show: bytes, num: true, bar: true}, {name: "Temporaries", of: m => m.arena, show: bytes, num: true, bar: true}, {name: "Peak", of: m => m.held + m.arena, show: bytes, num: true, bar: true}]})] : "",
-    measured.length ? [el("h2", {}, "Allocated while it ran"), el("div", {class: "panel"}, chart({series: measured, height: 180, yShow: bytes, xShow: x => trim(x, 0) + " ms", label: "memory allocated over time"}))] : ""];
+    owned.length ? [el("h2", {}, "Allocated by rank " + trace.ranks[0].rank + ", by owner"), el("div", {class: "panel"}, chart({series: owned, height: 180, yShow: bytes, xShow: x => trim(x, 0) + " ms", label: "memory allocated over time, by owner"}),
+      key(...owned.map(s => [s.name, s.name in kOtherOwners ? kOtherOwners[s.name] : s.name])))] : "",
+    measured.length > 1 ? [el("h2", {}, "Allocated by each rank"), el("div", {class: "panel"}, chart({series: measured, height: 180, yShow: bytes, xShow: x => trim(x, 0) + " ms", label: "memory allocated over time"}))] : ""];
 }

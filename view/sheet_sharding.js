@@ -125,6 +125,22 @@ function reasonOf(move) {
   return what + (partial ? ": terms of a sum are added up" : "") + (who ? (partial ? ", " : ": wanted so, ") + (who === reader ? "for " : "") + who + line : "");
 }
 
+// The ways that the planner had at an op. Costs are those that the op knows; the whole graph may be cheaper by another.
+const ruledOut = us => us >= 1e15;
+const costText = us => ruledOut(us) ? "ruled out" : time(us);
+function drawChoice(choice) {
+  return table({label: "ways of this op", filter: false, limit: 24, rows: choice.options.map((o, i) => ({...o, i})).sort((a, b) => a.us - b.us), columns: [
+    {name: "", of: o => o.i === choice.taken ? "taken" : ""}, {name: "Way", of: o => o.label || "way " + (o.i + 1), wide: true}, {name: "Costs", of: o => o.us, show: costText, num: true, zero: true}]});
+}
+// A row for each choice: the way that was taken, and the cheapest other one.
+function choicesOf(plan) {
+  return plan.values.flatMap(v => v.choices.map(choice => {
+    const taken = choice.options[choice.taken], others = choice.options.filter(o => o !== taken && !ruledOut(o.us)), node = plan.nodes.get(v.id);
+    const other = others.length ? others.reduce((a, b) => b.us < a.us ? b : a) : null;
+    return {v, choice, op: node ? node.text : shapeText(v.dtype, v.shape), taken: taken ? taken.label || "way " + (choice.taken + 1) : "", us: taken ? taken.us : 0, other: other ? other.us : 0, source: v.origin.source};
+  }));
+}
+
 function shardingSheet({plan}) {
   for (const move of plan.moves) move.readerNode = plan.nodes.get(move.reader);
   const onMesh = plan.values.filter(v => v.mesh.devices.length > 1);
@@ -135,13 +151,13 @@ function shardingSheet({plan}) {
     const node = plan.nodes.get(v.id);
     details.replaceChildren(el("h2", {}, v.label || shapeText(v.dtype, v.shape)), el("div", {class: "panel"}, gridOf(v.mesh, v.place, v.shape, v.dtype)),
         el("div", {class: "panel"}, facts([["value", shapeText(v.dtype, v.shape)], ["name", v.label], ["made by", node ? node.text : ""], ["from", originText(v.origin)],
-          ["mesh", v.mesh.axes.map(a => a.name + "=" + a.size).join(", ")]])), movesOf(v).slice(0, 8).map(drawMove));
+          ["mesh", v.mesh.axes.map(a => a.name + "=" + a.size).join(", ")]])), ...v.choices.map(c => el("div", {class: "panel"}, el("div", {class: "soft"}, "Ways that this op had"), drawChoice(c))), ...movesOf(v).slice(0, 8).map(drawMove));
   };
   const sent = total(plan.moves, m => m.bytes);
   const moves = plan.moves.slice().sort((a, b) => b.bytes - a.bytes);
   if (moves.length) showMove(moves[0]); else if (onMesh.length) showValue(onMesh[0]);
   if (!onMesh.length && !moves.length) return [el("p", {class: "empty"}, plan.values.length ? "All values of this plan live on one device each. Choose another plan above, or shard a tensor over a mesh." : "This file has no placements of this plan's values.")];
-  const collectives = plan.items.filter(i => i.collective);
+  const collectives = plan.items.filter(i => i.collective), choices = choicesOf(plan);
   return [tiles(["values on meshes", trim(onMesh.length, 0)], ["movements", trim(moves.filter(m => m.bytes).length, 0)], ["moved, before merging", bytes(sent)], ["sent by a device in a run", bytes(plan.facts.sent)], ["collectives in a run", trim(collectives.length, 0)]),
     el("div", {class: "split"}, el("div", {},
       moves.length ? [el("h2", {}, "What moves, and why"), table({label: "movements", sort: 2, limit: 40, rows: moves, onpick: showMove, picked: moves[0], columns: [
@@ -150,6 +166,9 @@ function shardingSheet({plan}) {
       el("h2", {}, "Values"), table({label: "values", limit: 60, rows: onMesh, onpick: showValue, columns: [
         {name: "Value", of: v => shapeText(v.dtype, v.shape), mono: true}, {name: "Lies", of: v => placesText(v.mesh, v.place)},
         {name: "Of", of: v => v.label || v.origin.about || v.origin.op, wide: true}, {name: "Line", of: v => v.origin.source, mono: true}]}),
+      choices.length ? [el("h2", {}, "Choices of the planner"), table({label: "choices", limit: 40, sort: 2, rows: choices, onpick: c => showValue(c.v), columns: [
+        {name: "Op", of: c => c.op, mono: true}, {name: "Taken", of: c => c.taken, wide: true}, {name: "Costs", of: c => c.us, show: costText, num: true, zero: true}, {name: "Next best", of: c => c.other, show: costText, num: true},
+        {name: "Ways", of: c => c.choice.options.length, num: true}, {name: "Line", of: c => c.source, mono: true}]})] : "",
       collectives.length ? [el("h2", {}, "Collectives of the schedule"), table({label: "collectives", sort: 2, limit: 40, rows: collectives, columns: [
         {name: "#", of: i => i.collective.number, num: true}, {name: "Operation", of: i => i.collective.op + " over " + i.collective.axis},
         {name: "Bytes", of: i => i.collective.bytes, show: bytes, num: true, bar: true, tint: "collective"},

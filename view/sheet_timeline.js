@@ -40,6 +40,67 @@ function rankShares(trace) {
   });
 }
 
+// How often each rank came last to a collective, of those whose begin all ranks tell.
+function comesLast(trace) {
+  const begins = new Map(), last = new Map(trace.ranks.map(r => [r, 0]));
+  for (const rank of trace.ranks) for (const plan of trace.plans) for (const run of rank.runs) {
+    if (!run.items || run.plan !== plan.of_rank.get(rank)) continue;
+    for (const i of run.items) {
+      const item = plan.items[i.item];
+      if (!item || item.kind !== "collective") continue;
+      const id = plan.hash + " " + run.run + " " + i.item;
+      if (!begins.has(id)) begins.set(id, []);
+      begins.get(id).push({rank, t: run.t + rank.shift + i.t});
+    }
+  }
+  let all = 0;
+  for (const list of begins.values()) {
+    if (list.length < trace.ranks.length || trace.ranks.length < 2) continue;
+    const latest = list.reduce((a, b) => b.t > a.t ? b : a);
+    ++all;
+    last.set(latest.rank, last.get(latest.rank) + 1);
+  }
+  return {all, last};
+}
+
+// Says whether a rank holds the others up: it is the one that waits for nobody, or that comes last most often.
+function rankSentence(shares, late) {
+  const waits = shares.filter(s => s.all), of = s => s.waited / s.all;
+  if (waits.length < 2) return {held: false, text: "Times are of the host: of a step that a device replays as one recording there is only the whole."};
+  const culprit = waits.reduce((a, b) => of(b) < of(a) ? b : a), worst = Math.max(...waits.map(of));
+  const [rank, times] = [...late.last].reduce((a, b) => b[1] > a[1] ? b : a);
+  const often = late.all >= 10 && times / late.all > .35 + 1 / waits.length;
+  if (worst - of(culprit) <= .05 && often) return {held: true, text: "Rank " + rank.rank + " comes last to " + percent(times / late.all) + " of the collectives that are told: the others wait for it."};
+  if (worst - of(culprit) <= .05) return {held: false, text: "No rank holds the others up: all wait about as long."};
+  return {held: true, text: "Rank " + culprit.rank.rank + " waits least (" + percent(of(culprit)) + " of its time, others up to " + percent(worst) + "): the others wait for it."};
+}
+
+// The lengths of a plan's runs over their numbers, and where they change for good: the split that leaves least of the
+// differences from the medians of both sides, if these are more than a tenth apart.
+function lengthsOf(trace, plan) {
+  return trace.ranks.map((rank, r) => ({name: "rank " + rank.rank, color: boxColor(r), points: rank.runs.filter(x => x.plan === plan.of_rank.get(rank)).map(x => [x.run, x.d])}));
+}
+const medianOf = list => { const s = list.slice().sort((a, b) => a - b); return s[s.length >> 1] || 0; };
+function changeOf(series) {
+  const points = series.reduce((a, b) => b.points.length > a.length ? b.points : a, []).slice(3);
+  if (points.length < 10) return null;
+  let best = null;
+  const step = Math.max(1, Math.floor(points.length / 200));
+  for (let i = 5; i <= points.length - 5; i += step) {
+    const a = medianOf(points.slice(0, i).map(p => p[1])), b = medianOf(points.slice(i).map(p => p[1]));
+    const rest = total(points.slice(0, i), p => Math.abs(p[1] - a)) + total(points.slice(i), p => Math.abs(p[1] - b));
+    if (!best || rest < best.rest) best = {rest, run: points[i][0], before: a, after: b};
+  }
+  return best && Math.abs(best.after / (best.before || 1) - 1) > .1 ? best : null;
+}
+function stepsOver(trace, plan) {
+  const series = lengthsOf(trace, plan).filter(s => s.points.length > 1);
+  if (!series.length) return "";
+  const change = changeOf(series);
+  return [el("h2", {}, "Length of each run"), change ? el("p", {class: "note"}, "From run " + change.run + " on a run takes " + time(change.after) + ", before " + time(change.before) + " (" + (change.after > change.before ? "+" : "") + percent(change.after / (change.before || 1) - 1) + "). A click on the curve goes there.") : "",
+    series];
+}
+
 function timelineSheet({trace, plan}) {
   const lanes = timelineEvents(trace), details = el("div", {class: "panel"}, el("span", {class: "soft"}, "Choose a bar to see its line, bytes and rate."));
   const all = lanes.flat();
@@ -57,7 +118,7 @@ function timelineSheet({trace, plan}) {
     const span = to - from, power = Math.pow(10, Math.floor(Math.log10(span / 6)));
     const step = [1, 2, 5, 10].map(m => m * power).find(s => span / s <= 8) || power * 10;
     context.fillStyle = color("soft"); context.strokeStyle = color("line"); context.lineWidth = 1;
-    for (let t = Math.ceil((from - first) / step) * step; t <= to - first; t += step) {
+    for (let t = Math.ceil((from - first) / step) * step + 0; t <= to - first; t += step) {
       const x = Math.round(X(t + first)) + .5;
       context.beginPath(); context.moveTo(x, kTop - 4); context.lineTo(x, height); context.stroke();
       const [unit, name] = step >= 1e5 ? [1e6, " s"] : step >= 100 ? [1e3, " ms"] : [1, " µs"];
@@ -147,20 +208,21 @@ function timelineSheet({trace, plan}) {
   const lastStep = () => step(runs => runs.reduce((x, y) => y.r.run > x.r.run ? y : x));
   const slowest = () => step(runs => runs.slice(runs.length > 2 ? 1 : 0).reduce((x, y) => y.r.d > x.r.d ? y : x));
   const button = (name, act) => el("button", {type: "button", onclick: act}, name);
-  const shares = rankShares(trace), waits = shares.filter(s => s.all);
-  const culprit = waits.length > 1 ? waits.reduce((a, b) => b.waited / b.all < a.waited / a.all ? b : a) : null;
-  const worst = waits.length > 1 ? Math.max(...waits.map(s => s.waited / s.all)) : 0;
-  const held = culprit && worst - culprit.waited / culprit.all > .05;
+  const shares = rankShares(trace), late = comesLast(trace);
+  const over = stepsOver(trace, plan), steps = over && [over[0], over[1], el("div", {class: "panel"}, chart({series: over[2], height: 170, yShow: time, xShow: x => "run " + Math.round(x), label: "length of each run",
+    onclick: x => { const near = trace.ranks.flatMap(rank => rank.runs.filter(r => r.plan === plan.of_rank.get(rank)).map(r => ({rank, r}))).reduce((a, b) => Math.abs(b.r.run - x) < Math.abs(a.r.run - x) ? b : a);
+      go(near.r.t + near.rank.shift - near.r.d * .1, near.r.t + near.rank.shift + near.r.d * 1.1); canvas.scrollIntoView({block: "nearest"}); }}))];
   requestAnimationFrame(lastStep);
   addEventListener("resize", () => canvas.isConnected && draw());
   canvas.redraw = draw;
   return [el("div", {class: "tools"}, button("Last step", lastStep), button("Slowest step", slowest), button("Everything", () => go(first, last)), button("Zoom in", () => zoom(.6, (from + to) / 2)), button("Zoom out", () => zoom(1.7, (from + to) / 2)),
       el("span", {class: "soft"}, "wheel zooms, drag moves, a click tells more" + (trace.aligned ? " · clocks of hosts aligned by collectives" : ""))),
     el("div", {class: "panel"}, canvas, key(["kernel", "kernel"], ["library call", "library"], ["copy", "copy"], ["collective", "collective"], ["exposed communication: waits for others", "exposed"], ["run", "run"], ["compilation", "span"])),
-    details, el("h2", {}, "Ranks"),
-    el("p", {class: "note"}, held ? "Rank " + culprit.rank.rank + " waits least (" + percent(culprit.waited / culprit.all) + " of its time, others up to " + percent(worst) + "): the others wait for it." : waits.length > 1 ? "No rank holds the others up: all wait about as long." : "Times are of the host: of a step that a device replays as one recording there is only the whole."),
+    details, steps, el("h2", {}, "Ranks"),
+    el("p", {class: "note"}, rankSentence(shares, late).text),
     table({label: "ranks", filter: false, rows: shares, columns: [
       {name: "Rank", of: s => s.rank.rank, num: true, zero: true, show: String}, {name: "Host", of: s => s.rank.host}, {name: "Runs", of: s => s.runs, num: true},
       {name: "Median step", of: s => s.median, show: time, num: true}, {name: "Longest step", of: s => s.longest, show: time, num: true},
+      {name: "Comes last", of: s => late.all ? late.last.get(s.rank) / late.all : 0, show: percent, num: true, title: "share of the collectives whose begin all ranks tell"},
       {name: "Computes", of: s => s.computed, show: time, num: true, bar: true}, {name: "Waits for others", of: s => s.waited, show: (v, s) => time(v) + " (" + percent(v / (s.all || 1)) + ")", num: true, bar: true, tint: "exposed"}]})];
 }

@@ -64,8 +64,10 @@ bool is_deep(std::string_view line) {
   return false;
 }
 
-std::string data_of(const std::vector<ViewInput>& inputs) {
-  std::string text = "{\"files\":[";
+}  // namespace
+
+std::string view_data(const std::vector<ViewInput>& inputs, bool follows) {
+  std::string text = follows ? "{\"follows\":true,\"files\":[" : "{\"files\":[";
   bool first = true;
   for (const ViewInput& input : inputs) {
     std::string lines;
@@ -83,13 +85,16 @@ std::string data_of(const std::vector<ViewInput>& inputs) {
       lines +=
           (lines.empty() ? "" : ",\n") + row.dump(-1, ' ', false, json::error_handler_t::replace);
     }
-    text += fmt::format("{}{{\"name\":{},\"left_out\":{},\"lines\":[{}]}}", first ? "" : ",",
+    text += fmt::format("{}{{\"name\":{},\"left_out\":{}{}{},\"lines\":[{}]}}", first ? "" : ",",
                         json(input.name).dump(-1, ' ', false, json::error_handler_t::replace),
-                        left_out, lines);
+                        left_out, follows ? fmt::format(",\"at\":{}", input.at) : "",
+                        input.anew ? ",\"anew\":true" : "", lines);
     first = false;
   }
   return escaped(text + "]}");
 }
+
+namespace {
 
 // Scripts of the page carry a number that only this page has.
 std::string random_number() {
@@ -116,35 +121,43 @@ std::string read_text(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string view_page(const std::vector<ViewInput>& inputs) {
+std::string view_page(const std::vector<ViewInput>& inputs, bool follows) {
   std::string page(view::kPage), scripts;
   for (const std::string_view script : view::kScripts) scripts += script;
   const std::string number = random_number();
   put(page, "@POLICY@", number);
+  put(page, "@CONNECT@", follows ? "; connect-src 'self'" : "");
   put(page, "@SCRIPT_NUMBER@", number);
   put(page, "/*STYLE*/", view::kStyle);
   put(page, "/*SCRIPT*/", scripts);
-  put(page, "@DATA@", data_of(inputs));
+  put(page, "@DATA@", view_data(inputs, follows));
   return page;
 }
 
-std::vector<ViewInput> read_view_inputs(const std::vector<std::string>& paths) {
-  std::vector<ViewInput> inputs;
+std::vector<std::string> view_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> all;
   for (const std::string& path : paths) {
     if (!std::filesystem::is_directory(path)) {
-      inputs.push_back({std::filesystem::path(path).filename().string(), read_text(path)});
+      all.push_back(path);
       continue;
     }
-    std::vector<std::filesystem::path> files;
+    std::vector<std::string> files;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
       const std::string ending = entry.path().extension().string();
-      if (ending == ".tsview" || ending == ".jsonl") files.push_back(entry.path());
+      if (ending == ".tsview" || ending == ".jsonl") files.push_back(entry.path().string());
     }
     if (files.empty())
       throw UserError(fmt::format("view: {} has no file that ends with .tsview or .jsonl", path));
     std::ranges::sort(files);
-    for (const auto& file : files) inputs.push_back({file.filename().string(), read_text(file)});
+    all.insert(all.end(), files.begin(), files.end());
   }
+  return all;
+}
+
+std::vector<ViewInput> read_view_inputs(const std::vector<std::string>& paths) {
+  std::vector<ViewInput> inputs;
+  for (const std::string& path : view_files(paths))
+    inputs.push_back({std::filesystem::path(path).filename().string(), read_text(path)});
   return inputs;
 }
 

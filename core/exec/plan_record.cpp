@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -25,6 +26,7 @@ using nlohmann::json;
 using Graphs = std::vector<std::pair<std::string, std::vector<UOp>>>;
 
 constexpr size_t kMostNodes = 40'000;   // that a record describes
+constexpr size_t kMostRules = 20'000;   // applications that it keeps
 constexpr size_t kMostDevices = 1'024;  // of which it tells memory one by one
 
 // The numbers of plans by the hash of their schedules, as long as the observers are the same.
@@ -51,6 +53,10 @@ ToldPlans& told_plans() {
   static ToldPlans& plans = *new ToldPlans;  // outlives every static tensor
   return plans;
 }
+
+constinit thread_local CaughtRecord* caught = nullptr;
+
+RecordForm wanted_form() { return caught != nullptr ? RecordForm::Graphs : records_are_read(); }
 
 json ids_of(const std::vector<uint64_t>& ids) { return ids; }
 
@@ -91,9 +97,39 @@ void put_graphs(json& record, const Graphs& graphs, RecordTables& tables) {
   if (left_out > 0) record["nodes_left_out"] = left_out;
 }
 
+using RulesMade = std::vector<std::pair<size_t, RuleLog::Entry>>;
+
+// Equal layers are rewritten alike: such applications are one row with a count.
+void put_rules(json& record, const RulesMade& made, size_t left_out, RecordTables& tables) {
+  std::map<std::tuple<size_t, std::string, std::string, std::string, int>, std::pair<uint64_t, int>>
+      rows;
+  for (const auto& [pass, entry] : made) {
+    auto key = std::tuple(pass, entry.rule, describe(*entry.node), describe(*entry.by),
+                          tables.of(origin_id(entry.node)));
+    ++rows.try_emplace(std::move(key), entry.node->id, 0).first->second.second;
+  }
+  json list = json::array();
+  for (const auto& [key, row] : rows) {
+    const auto& [pass, rule, before, after, origin] = key;
+    list.push_back({pass, rule, row.first, before, after, origin, row.second});
+  }
+  record["rules"] = std::move(list);
+  if (left_out > 0) record["rules_left_out"] = left_out;
+}
+
 std::string label_of(const UOp& x) {
   if (x.op() != Op::Buffer || !x->payload) return {};
   return static_cast<const Placed*>(x->payload.get())->label;
+}
+
+json choices_of(const PlacedValue& value) {
+  json list = json::array();
+  for (const WayChoice& choice : value.choices) {
+    json options = json::array();
+    for (const WayChoice::Option& o : choice.options) options.push_back({o.label, o.seconds * 1e6});
+    list.push_back({choice.taken, std::move(options)});
+  }
+  return list;
 }
 
 void put_values(json& record, const std::vector<PlacedValue>& values,
@@ -102,9 +138,15 @@ void put_values(json& record, const std::vector<PlacedValue>& values,
   for (const PlacedValue& v : values) {
     if (list.size() >= kMostNodes) break;
     const DimSpan shape = v.node.shape();
-    list.push_back({v.node->id, name(v.node.dtype()), Dims(shape.begin(), shape.end()),
-                    tables.of(v.where.mesh), recorded(v.where.placements), tables.of(v.origin),
-                    label_of(v.node)});
+    json row = {v.node->id,
+                name(v.node.dtype()),
+                Dims(shape.begin(), shape.end()),
+                tables.of(v.where.mesh),
+                recorded(v.where.placements),
+                tables.of(v.origin),
+                label_of(v.node)};
+    if (!v.choices.empty()) row.push_back(choices_of(v));
+    list.push_back(std::move(row));
   }
   for (const Movement& m : movements) {
     moves.push_back({{"dtype", name(m.dtype)},
@@ -254,6 +296,8 @@ struct Story {
   const Graphs* graphs;
   const std::vector<PlacedValue>* values;
   const std::vector<Movement>* movements;
+  const RulesMade* rules;
+  size_t rules_left_out = 0;
 };
 
 std::string text_of(const Schedule& schedule, uint64_t number, uint64_t hash, RecordForm form,
@@ -265,7 +309,10 @@ std::string text_of(const Schedule& schedule, uint64_t number, uint64_t hash, Re
                  {"for", asked.op + (asked.source().empty() ? "" : ", " + asked.source())}};
   const PlanSummary summary = summarize(schedule);
   put_values(record, *story.values, *story.movements, tables);
-  if (form == RecordForm::Graphs) put_graphs(record, *story.graphs, tables);
+  if (form == RecordForm::Graphs) {
+    put_graphs(record, *story.graphs, tables);
+    put_rules(record, *story.rules, story.rules_left_out, tables);
+  }
   put_buffers(record, schedule, tables);
   put_items(record, schedule, summary, form, tables);
   put_summary(record, summary);
@@ -277,6 +324,10 @@ std::string text_of(const Schedule& schedule, uint64_t number, uint64_t hash, Re
 uint64_t tell_as(const Schedule& schedule, RecordForm form, const Story& story) {
   if (form == RecordForm::None) return 0;
   const uint64_t hash = schedule.hash();
+  if (caught != nullptr) {
+    caught->text = text_of(schedule, 0, hash, form, story);
+    return 0;
+  }
   const auto [number, is_new] = told_plans().number_of(hash);
   if (!is_new) return number;
   observe([&, number = number] {
@@ -290,15 +341,32 @@ uint64_t tell_as(const Schedule& schedule, RecordForm form, const Story& story) 
 
 }  // namespace
 
-PlanRecorder::PlanRecorder(std::span<const UOp> roots) : form_(records_are_read()) {
+CaughtRecord::CaughtRecord() : outer_(caught) {
+  caught = this;
+  ++MovementLog::wanted_here;
+}
+
+CaughtRecord::~CaughtRecord() {
+  caught = outer_;
+  --MovementLog::wanted_here;
+}
+
+PlanRecorder::PlanRecorder(std::span<const UOp> roots) : form_(wanted_form()) {
   if (!is_read()) return;
   origin_ = origin_of_call();
   after("program", roots);
+  if (form_ == RecordForm::Graphs) log_ = std::make_unique<RuleLog>(kMostRules);
 }
 
+PlanRecorder::~PlanRecorder() = default;
+
 void PlanRecorder::after(std::string_view pass, std::span<const UOp> roots) {
-  if (form_ == RecordForm::Graphs)
-    graphs_.emplace_back(pass, std::vector<UOp>(roots.begin(), roots.end()));
+  if (form_ != RecordForm::Graphs) return;
+  if (log_) {
+    for (RuleLog::Entry& entry : log_->take())
+      rules_made_.emplace_back(graphs_.size(), std::move(entry));
+  }
+  graphs_.emplace_back(pass, std::vector<UOp>(roots.begin(), roots.end()));
 }
 
 void PlanRecorder::lie(std::vector<PlacedValue> values, std::vector<Movement> movements) {
@@ -307,18 +375,26 @@ void PlanRecorder::lie(std::vector<PlacedValue> values, std::vector<Movement> mo
 }
 
 uint64_t PlanRecorder::tell(const Schedule& schedule) {
-  return tell_as(
-      schedule, form_,
-      {.origin = origin_, .graphs = &graphs_, .values = &values_, .movements = &movements_});
+  return tell_as(schedule, form_,
+                 {.origin = origin_,
+                  .graphs = &graphs_,
+                  .values = &values_,
+                  .movements = &movements_,
+                  .rules = &rules_made_,
+                  .rules_left_out = log_ ? log_->left_out() : 0});
 }
 
 uint64_t tell_plan(const Schedule& schedule) {
   const Graphs graphs;
   const std::vector<PlacedValue> values;
   const std::vector<Movement> movements;
-  return tell_as(
-      schedule, records_are_read(),
-      {.origin = origin_of_call(), .graphs = &graphs, .values = &values, .movements = &movements});
+  const RulesMade rules;
+  return tell_as(schedule, wanted_form(),
+                 {.origin = origin_of_call(),
+                  .graphs = &graphs,
+                  .values = &values,
+                  .movements = &movements,
+                  .rules = &rules});
 }
 
 }  // namespace tinyshard

@@ -6,12 +6,15 @@
 //   {"plan": 3, "hash": "9f..", "for": "sum, train.cpp:21",
 //    "meshes": [{"axes": [["data", 2]], "devices": ["CPU:0", "CPU:1"]}],
 //    "origins": [["matmul", "train.cpp:20", "gradient of w"]],        named by their places
-//    "values": [[node, "f32", [8, 4], mesh, [0], origin, label]],     a number: Shard(dim)
+//    "values": [[node, "f32", [8, 4], mesh, [0], origin, label, choices]],
+//                                                         a number: Shard(dim); [[taken, [["label", us]]]]
 //    "moves": [{..., "from": ["P sum"], "to": ["R"], "bytes": 128}],
 //    "nodes": [[id, "add f32[8, 4]", [sources], origin]], "passes": [...],
+//    "rules": [[pass, "rule", id, "before", "after", origin, count]],
 //    "buffers": [...], "items": [...], "code": [...], "memory": [...]}
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "core/base/observer.h"
+#include "core/rewrite/rule_log.h"
 #include "core/schedule/schedule.h"
 #include "multi/movement_log.h"
 
@@ -28,6 +32,9 @@ namespace tinyshard {
 class PlanRecorder {
  public:
   explicit PlanRecorder(std::span<const UOp> roots);
+  ~PlanRecorder();
+  PlanRecorder(const PlanRecorder&) = delete;
+  PlanRecorder& operator=(const PlanRecorder&) = delete;
 
   bool is_read() const { return form_ != RecordForm::None; }
   void after(std::string_view pass, std::span<const UOp> roots);
@@ -41,6 +48,24 @@ class PlanRecorder {
   std::vector<std::pair<std::string, std::vector<UOp>>> graphs_;
   std::vector<PlacedValue> values_;
   std::vector<Movement> movements_;
+  std::unique_ptr<RuleLog> log_;                               // of the pass that runs
+  std::vector<std::pair<size_t, RuleLog::Entry>> rules_made_;  // by the number of their pass
+};
+
+// Catches the record of the plans that this thread makes or tells in its scope, with their graphs.
+// Observers are told nothing meanwhile.
+class CaughtRecord {
+ public:
+  CaughtRecord();
+  ~CaughtRecord();
+  CaughtRecord(const CaughtRecord&) = delete;
+  CaughtRecord& operator=(const CaughtRecord&) = delete;
+
+  // The record of the last plan; empty where there was none.
+  std::string text;
+
+ private:
+  CaughtRecord* outer_;
 };
 
 // The same of a schedule alone, for observers that came after it was made.

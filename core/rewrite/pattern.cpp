@@ -18,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/base/options.h"
+#include "core/rewrite/rule_log.h"
 #include "core/uop/node_set.h"
 
 namespace tinyshard {
@@ -158,6 +159,7 @@ UOp RuleSet::apply(const UOp& x) const {
     UOp result = rule.apply(x);
     if (!result || result == x) continue;
     if (options().debug >= 3) matches_[i].fetch_add(1, std::memory_order_relaxed);
+    RuleLog::note(rule.name, x, result);
     return result;
   }
   return {};

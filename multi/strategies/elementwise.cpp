@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/rewrite/fold.h"
+#include "multi/movement_log.h"
 #include "multi/moves.h"
 #include "multi/strategies/pending.h"
 #include "multi/strategies/strategies.h"
@@ -66,6 +67,7 @@ std::optional<Placement> split_along(const UOp& x, const std::vector<LocalValue>
       seconds += values.links().seconds_of(CollectiveOp::AllToAll, bytes * (parts - 1) / parts,
                                            mesh, int(axis));
     }
+    MovementLog::label(values.decisions(), [&] { return "all as " + split.to_string(); });
     if (choice.offer(seconds)) best = split;
   }
   return best;
@@ -96,6 +98,7 @@ Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t
       seconds += seconds_moved(itemsize(type) < itemsize(own) ? type : own, x.src(i).shape(),
                                *v[i].mesh, v[i].place, there, values.links());
     }
+    MovementLog::label(values.decisions(), [&] { return "sum completed as " + to.to_string(); });
     if (choice.offer(seconds)) best = to;
   }
   return best;

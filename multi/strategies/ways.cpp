@@ -8,6 +8,10 @@
 
 #include <bit>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "multi/movement_log.h"
 #include "multi/moves.h"
 
 namespace tinyshard {
@@ -56,6 +60,10 @@ class Search {
       const double seconds = costs_.next([&] {
         return moving() + values_.links().seconds_to_compute(op_.operations / parts, op_.mesh);
       });
+      MovementLog::label(values_.decisions(), [&] {
+        return fmt::format("operands {} and {}, result {}", fmt::join(words(now_.a), ", "),
+                           fmt::join(words(now_.b), ", "), fmt::join(words(now_.result), ", "));
+      });
       if (choice_.offer(seconds)) best = now_;
       return;
     }
@@ -64,6 +72,12 @@ class Search {
       const bool divides = !way.result.is_replicate();
       look(axis + 1, divides ? parts * double(op_.mesh.axes()[axis].size) : parts);
     }
+  }
+
+  static std::vector<std::string> words(const std::vector<Placement>& placements) {
+    std::vector<std::string> all;
+    for (const Placement& p : placements) all.push_back(p.to_string());
+    return all;
   }
 
   double moving() const {

@@ -106,7 +106,7 @@ class Chromium:
     def open(self, address, width=1440, height=1000, dark=False):
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = self.pages[session] = Page(self, session)
+        page = self.pages[session] = Page(self, session, target)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(domain + ".enable")
         page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
@@ -118,8 +118,8 @@ class Chromium:
 
 
 class Page:
-    def __init__(self, browser, session):
-        self.browser, self.session, self.problems, self.requests = browser, session, [], []
+    def __init__(self, browser, session, target):
+        self.browser, self.session, self.target, self.problems, self.requests = browser, session, target, [], []
 
     def call(self, method, **parameters):
         return self.browser.call(method, self.session, **parameters)
@@ -137,6 +137,10 @@ class Page:
             if time.monotonic() > until:
                 raise TimeoutError(f"never true: {script}")
             time.sleep(0.02)
+
+    def close(self):
+        self.browser.call("Target.closeTarget", targetId=self.target)
+        del self.browser.pages[self.session]
 
     def press(self, key):
         for kind in ("keyDown", "keyUp"):

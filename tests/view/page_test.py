@@ -83,20 +83,56 @@ def look_at_sheets(page, folder, name, runs):
         check(page.run("document.querySelector('canvas').width") > 300, "the timeline is not drawn")
 
 
+def drawn_after(page, seconds):
+    """When the page was drawn first, by its own clock. The limit is three times what is promised: machines of tests are busy."""
+    ready = page.run("performance.timeOrigin && Number(document.documentElement.dataset.readyAfter)") / 1e3
+    check(0 < ready < 3 * seconds, "drawn after", ready, "s")
+    return f"drawn after {ready:.2f} s"
+
+
+def look_at_many_nodes(browser, options, folder):
+    """A graph of 10,000 nodes: those of a plan, again and again."""
+    lines = [json.loads(l) for l in (folder / "plan8.tsview").read_text().splitlines()]
+    plan = max((l for l in lines if l["k"] == "plan"), key=lambda l: len(l["nodes"]))
+    nodes, passes, most = plan["nodes"], plan["passes"], max(n[0] for n in plan["nodes"]) + 1
+    for copy in range(1, 1 + 10000 // len(nodes)):
+        shift = copy * most
+        plan["nodes"] = plan["nodes"] + [[n[0] + shift, n[1], [s + shift for s in n[2]], n[3]] for n in nodes]
+        for p in passes:
+            for key in ("added", "removed", "roots"):
+                p[key] = p[key] + [i + shift for i in p[key] if i < most]
+            p["nodes"] = p["nodes"] + len([i for i in p["added"] if i < most])
+    (folder / "many.tsview").write_text("".join(json.dumps(l) + "\n" for l in lines))
+    run([options.tinyshard, "view", folder / "many.tsview"])
+    page = browser.open((folder / "many.html").as_uri() + "#graph")
+    page.wait("document.documentElement.dataset.ready === 'yes'")
+    print(f"{len(plan['nodes'])} nodes, {drawn_after(page, 3)}")
+    choose(page, "Graph")
+    check(page.problems == [], page.problems)
+
+
 def look_at_job(browser, options, folder):
     """A job of four ranks, of which rank 2 is slow."""
-    print(run([options.tinyshard, "run", "-n", "4", "--view", folder / "job.tsview", "--", options.program, "30", "2"]))
+    print(run([options.tinyshard, "run", "-n", "4", "--view", folder / "job.tsview", "--", options.program, "100", "2"]))
     size = sum(f.stat().st_size for f in folder.glob("job.rank*.tsview"))
     check(size < 20 << 20, "the files take", size)
-    start = time.monotonic()
     page = open_page(browser, folder / "job.html")
-    print(f"files {size} bytes, page {(folder / 'job.html').stat().st_size} bytes, drawn after {time.monotonic() - start:.2f} s")
+    print(f"files {size} bytes, page {(folder / 'job.html').stat().st_size} bytes, {drawn_after(page, 1)}")
     look_at_sheets(page, folder, "job", runs=True)
     choose(page, "Timeline")
     check("Rank 2 waits least" in page.run("document.querySelector('main').textContent"),
           page.run("document.querySelector('main').textContent"))
     choose(page, "Sharding")
     check("all_reduce" in page.run("document.querySelector('main').textContent"), "no movement is told")
+    check("Choices of the planner" in page.run("document.querySelector('main').textContent"), "no choice is told")
+    page.run("document.querySelector('table[aria-label=choices] tbody tr').click()")
+    check(page.run("document.querySelectorAll('table[aria-label=\"ways of this op\"] tbody tr').length") >= 2, "no other way is told")
+    choose(page, "Graph")
+    page.run("[...document.querySelectorAll('table[aria-label=passes] tbody tr')].find(r => +r.cells[4].textContent > 0).click()")
+    page.run("[...document.querySelectorAll('main button')].find(b => b.textContent.startsWith('Rules (')).click()")
+    check(page.run("document.querySelectorAll('table[aria-label=rules] tbody tr').length") > 0, "no rule is told")
+    check(page.run("document.querySelector('pre[aria-label=difference]').textContent.startsWith('− ')"), "no difference is told")
+    choose(page, "Sharding")
     check("program.cpp:" in page.run("document.querySelector('main').textContent"), "no line is told")
     check(page.run("document.querySelectorAll('.move svg').length") >= 3, "the movement is not drawn")
     run([options.tinyshard, "view", "--perfetto", folder / "trace.json", *sorted(folder.glob("job.rank*.tsview"))])
@@ -161,13 +197,53 @@ def look_at_damaged_files(browser, options, folder):
         check([r for r in page.requests if not r.startswith("file:")] == [], page.requests)
 
 
+def look_at_running_job(page, file):
+    """Lines that come while the page is open are shown without a reload, but not while somebody uses the sheet."""
+    lines = iter(file.with_suffix(".rest").read_text().splitlines(keepends=True))
+    runs = lambda: page.run("+(document.getElementById('plan').selectedOptions[0].textContent.match(/(\\d+) run/) || [0, 0])[1]")
+    page.run("window.is_the_same_page = true")
+    choose(page, "Timeline")
+    before = runs()
+
+    def write(n):
+        with open(file, "a") as out:
+            for _ in range(n):
+                line = next(lines)
+                out.write(line[:10])
+                out.flush()
+                time.sleep(0.01)
+                out.write(line[10:])
+
+    write(40)
+    page.wait(f"+(document.getElementById('plan').selectedOptions[0].textContent.match(/(\\d+) run/) || [0, 0])[1] > {before}")
+    check(page.run("document.querySelector('[role=tab][aria-selected=true]').textContent") == "Timeline", "another sheet is shown")
+    choose(page, "Schedule")
+    page.run("document.querySelector('main tbody tr').dispatchEvent(new Event('pointerdown', {bubbles: true}))")
+    page.run("document.querySelector('main table').dataset.mine = 'yes'")
+    write(10)
+    page.wait("!document.getElementById('live-show').hidden")
+    check(page.run("document.querySelector('main table').dataset.mine") == "yes", "a sheet in use was drawn anew")
+    page.run("document.getElementById('live-show').click()")
+    page.wait("document.querySelector('main table').dataset.mine === undefined")
+    # A run that begins anew takes the place of the one before.
+    file.write_text(file.with_suffix(".begin").read_text())
+    page.wait("document.getElementById('plan').selectedOptions[0] && !/(\\d+) run/.test(document.getElementById('plan').selectedOptions[0].textContent)")
+    check(page.run("window.is_the_same_page") is True, "the page was loaded anew")
+
+
 def look_at_server(browser, options, folder):
-    server = subprocess.Popen([options.tinyshard, "view", "--port", "0", folder / "plan8.tsview"], stdout=subprocess.PIPE, text=True)
+    everything = (folder / "job.rank0.tsview").read_text().splitlines(keepends=True)
+    cut = next(i for i, line in enumerate(everything) if line.startswith('{"k":"run"'))
+    (folder / "live.begin").write_text("".join(l for l in everything[:cut]))
+    (folder / "live.rest").write_text("".join(l for l in everything[cut:]))
+    shutil.copy(folder / "live.begin", folder / "live.tsview")
+    server = subprocess.Popen([options.tinyshard, "view", "--port", "0", folder / "live.tsview"], stdout=subprocess.PIPE, text=True)
     try:
         address = server.stdout.readline().strip()
         page = browser.open(address)
         page.wait("document.documentElement.dataset.ready === 'yes'")
         check([p for p in page.problems if "favicon" not in p and "403" not in p] == [], page.problems)
+        look_at_running_job(page, folder / "live.tsview")
         root = address.rsplit("/", 2)[0]
         for path in ("/", "/" + "0" * 64 + "/", "/../etc/passwd"):
             try:
@@ -195,6 +271,7 @@ def main():
         look_at_job(browser, options, folder)
         look_at_plan(browser, options, folder, 8)
         look_at_plan(browser, options, folder, 1024)
+        look_at_many_nodes(browser, options, folder)
         look_at_training(browser, options, folder)
         look_at_damaged_files(browser, options, folder)
         look_at_server(browser, options, folder)

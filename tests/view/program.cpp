@@ -1,6 +1,6 @@
 // A training of a few layers over all devices that there are, for the page's test: weights split over
 // "model", batches over "data", a dim that no number of devices divides, and names that HTML would like to run.
-//   program [steps [rank that is slow]]
+//   program [steps [rank that is slow, -1: none [anything: a line that takes time is planted in the step]]]
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -29,12 +29,15 @@ int main(int argc, char** argv) {
                       {{"in", nn::TensorSplit::Column}, {"out", nn::TensorSplit::Row}});
   nn::fully_shard(net, mesh, "data");
   auto optim = nn::optim::AdamW(nn::parameters(net), {.lr = 1e-3});
+  const bool planted = argc > 3;
+  Tensor heavy = Tensor::rand({600, 600}).realize();
   Tensor strange = Tensor::rand({7, 5}).shard(mesh, {{"data", Shard(0)}}).realize();
   Jit step = [&](const Tensor& x) {
     const TrainingMode on;
     optim.zero_grad();
     Tensor loss = (net(x).square().mean() + (strange * 2).sum() * 1e-6).backward();
     optim.step();
+    if (planted) loss = loss + heavy.matmul(heavy).mean();
     return loss;
   };
   const int rank = Runtime::get().rank();

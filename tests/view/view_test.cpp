@@ -1,6 +1,7 @@
 // The file that VIZ names and the page that is made of it, without a browser: what is told of a step over
 // two devices, how the file levels off, and that no data leaves the element that it is in.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "core/base/log.h"
 #include "core/base/observer.h"
 #include "report/view_file.h"
+#include "report/view_runs.h"
 #include "tinyshard/tinyshard.h"
 #include "view/perfetto.h"
 #include "view/view_page.h"
@@ -113,9 +115,18 @@ TEST_F(View, TellsAStepOverTwoDevices) {
 TEST_F(View, PassesTellWhatTheyChange) {
   const ViewFile view(path_);
   const Tensor x = Tensor::rand({8, 8}).realize();
-  Jit step = [](const Tensor& y) { return (y + y * 0).matmul(y).exp(); };
+  Jit step = [](const Tensor& y) {
+    return (y + y * 0).matmul(y).exp() + -Tensor::full({8, 8}, 0.25);
+  };
   step(x);
+  size_t rules = 0;
   for (const json& plan : lines("plan")) {
+    for (const json& rule : plan.at("rules")) {
+      ++rules;
+      EXPECT_LT(rule.at(0).get<size_t>(), plan.at("passes").size());
+      EXPECT_FALSE(rule.at(1).get<std::string>().empty());
+      EXPECT_GE(rule.at(6).get<int>(), 1);
+    }
     std::vector<uint64_t> now;
     for (const json& pass : plan.at("passes")) {
       for (const json& id : pass.at("removed")) {
@@ -132,6 +143,15 @@ TEST_F(View, PassesTellWhatTheyChange) {
         EXPECT_EQ(std::ranges::count(now, id.get<uint64_t>()), 1);
     }
   }
+  EXPECT_GT(rules, 0u);
+}
+
+// A plan that is asked for as a text tells observers nothing.
+TEST_F(View, CaughtRecordsAreNotTold) {
+  const Tensor x = Tensor::rand({8, 8}).realize();
+  const ViewFile view(path_);
+  EXPECT_FALSE(to_dot(x.exp()).empty());
+  EXPECT_TRUE(lines("plan").empty());
 }
 
 TEST_F(View, APlanOnNullDevicesIsTold) {
@@ -146,6 +166,20 @@ TEST_F(View, APlanOnNullDevicesIsTold) {
   ASSERT_FALSE(plans.empty());
   EXPECT_EQ(plans.back().at("devices"), 1024);
   EXPECT_FALSE(plans.back().at("moves").empty());
+  // The ways that an op had, with labels and costs, and which was taken.
+  size_t choices = 0;
+  for (const json& value : plans.back().at("values")) {
+    for (const json& choice : value.size() > 7 ? value[7] : json::array()) {
+      ++choices;
+      ASSERT_GE(choice.at(1).size(), 2u);
+      ASSERT_LT(choice.at(0).get<size_t>(), choice.at(1).size());
+      for (const json& option : choice.at(1)) {
+        EXPECT_TRUE(option.at(0).get<std::string>().starts_with("operands ")) << option;
+        EXPECT_GE(option.at(1).get<double>(), 0) << option;
+      }
+    }
+  }
+  EXPECT_GT(choices, 0u);
   EXPECT_TRUE(std::ranges::all_of(
       lines("run"), [](const json& r) { return !r.contains("i") || r["i"].empty(); }));
 }
@@ -186,6 +220,30 @@ TEST_F(View, AFullDiskIsToldOnce) {
   EXPECT_NE(told[0].find("/dev/full: No space left on device"), std::string::npos) << told[0];
 }
 
+// The time of an item that waits for a collective first is its own; the collective has that of the wait.
+TEST(ViewRuns, WaitsAreNotTheItems) {
+  ViewRuns runs;
+  const auto add = [&](EventKind kind, int item, double begun, int64_t us) {
+    ObservedEvent event;
+    event.kind = kind;
+    event.item = item;
+    event.took = std::chrono::microseconds(us);
+    runs.add(event, begun);
+  };
+  add(EventKind::Collective, 0, 10, 1);
+  add(EventKind::Wait, 0, 12, 90);
+  add(EventKind::Launch, 1, 11, 100);
+  add(EventKind::Launch, 2, 112, 5);
+  ObservedEvent run;
+  run.kind = EventKind::Run;
+  run.plan = 3;
+  run.took = std::chrono::microseconds(120);
+  runs.end_run(run, 0);
+  const json sum = json::parse(runs.sum_of(3));
+  EXPECT_EQ(sum.at("items"),
+            json::parse("[[0,1,1.0,1.0,90.0],[1,1,10.0,10.0,0.0],[2,1,5.0,5.0,0.0]]"));
+}
+
 std::string data_of(const std::string& page) {
   const std::string begin = "<script type=\"application/json\" id=\"data\">";
   const size_t from = page.find(begin) + begin.size();
@@ -198,9 +256,12 @@ TEST(Perfetto, RanksInOneFile) {
     return json{{"k", "head"}, {"rank", rank}, {"ranks", 2}, {"start_us", start}}.dump() +
            "\n{\"k\":\"plan\",\"plan\":1,\"items\":[{\"name\":\"kernel "
            "a\",\"source\":\"x.cpp:3\"},{\"name\":\"#1 "
-           "all_reduce\"}]}\n{\"k\":\"run\",\"plan\":1,\"run\":7,\"t\":100,\"d\":50,\"i\":[0,5,10,"
+           "all_reduce\",\"kind\":\"collective\"}],\"hash\":\"h\",\"buffers\":[[\"f32\",[2],0,8,"
+           "\"state\",\"m.w\"]]}\n{\"k\":\"run\",\"plan\":1,\"run\":7,\"t\":100,\"d\":50,\"i\":[0,"
+           "5,10,"
            "9,1,1,\"x\",1,1],"
-           "\"w\":[1,20,8]}\n{\"k\":\"mem\",\"t\":1,\"b\":64}\n{\"k\":\"mem\",\"t\":2,\"b\":-16}"
+           "\"w\":[1,20,8]}\n{\"k\":\"mem\",\"t\":1,\"b\":64,\"name\":\"m.w\"}\n{\"k\":\"mem\","
+           "\"t\":2,\"b\":-16}"
            "\nnonsense\n";
   };
   const json trace =
@@ -217,7 +278,44 @@ TEST(Perfetto, RanksInOneFile) {
   EXPECT_EQ(find(1, "waits for #1 all_reduce").at("dur"), 8);
   EXPECT_FALSE(find(0, "item 9").is_null());
   EXPECT_EQ(trace.at("traceEvents").back().at("args").at("bytes"), 48);
+  EXPECT_EQ(find(0, "memory by owner").at("args"), json::parse(R"({"state":64})"));
   EXPECT_EQ(perfetto_trace({{"c", "{}\n"}}), "[]");
+}
+
+// An arrow leads from the rank that came last to the one that waited for it.
+TEST(Perfetto, FlowsBetweenRanks) {
+  const auto lines = [](int rank, double starts, double waits) {
+    return json{{"k", "head"}, {"rank", rank}, {"ranks", 2}, {"start_us", 1000}}.dump() + "\n" +
+           json{{"k", "plan"},
+                {"plan", 3 + rank},
+                {"hash", "h"},
+                {"items", {{{"kind", "collective"}, {"name", "#1 sum"}}}}}
+               .dump() +
+           "\n" +
+           json{{"k", "run"},
+                {"plan", 3 + rank},
+                {"run", 7},
+                {"t", 100},
+                {"d", 50},
+                {"i", {0, starts, 1}},
+                {"w", {0, starts + 1, waits}}}
+               .dump() +
+           "\n";
+  };
+  const json trace = json::parse(perfetto_trace({{"a", lines(0, 5, 20)}, {"b", lines(1, 20, 2)}}));
+  json begin, end;
+  for (const json& e : trace.at("traceEvents")) {
+    if (e.at("ph") == "s") begin.push_back(e);
+    if (e.at("ph") == "f") end.push_back(e);
+  }
+  ASSERT_EQ(begin.size(), 1u);
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_EQ(begin[0].at("pid"), 1);
+  EXPECT_EQ(begin[0].at("ts"), 120);
+  EXPECT_EQ(end[0].at("pid"), 0);
+  EXPECT_EQ(end[0].at("id"), begin[0].at("id"));
+  EXPECT_GT(end[0].at("ts"), 106);  // within the wait, from 106 to 126
+  EXPECT_LT(end[0].at("ts"), 126);
 }
 
 TEST(ViewPage, DataIsNeverMarkup) {

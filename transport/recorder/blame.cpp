@@ -291,33 +291,41 @@ std::string tell(const JobRings& job, int64_t now_ns) {
   return text + fmt::format("{}: {}\n", of(job.rings), blame(job.rings, now_ns).sentence);
 }
 
+std::string state_of(const RankRing& ring, int64_t now_ns) {
+  return ring.ending == Ending::Well                        ? "ended"
+         : ring.ending == Ending::Badly                     ? "failed"
+         : ring.process == ProcessState::Ended              ? "gone"
+         : ring.process == ProcessState::Stopped            ? "stopped"
+         : cause_now(ring, now_ns) == FailureCause::Stopped ? "silent"
+                                                            : "runs";
+}
+
+std::string what_rank_does(const RankRing& ring, int64_t now_ns) {
+  std::string does;
+  if (const RecordedCall* call = awaits(ring)) {
+    does = fmt::format("waits for {:.1f} s in {}", seconds_between(call->started_ns, now_ns),
+                       describe(*call));
+  } else if (ring.calls.empty()) {
+    does = "has made no collective";
+  } else {
+    const RecordedCall& last = ring.calls.back();
+    does = fmt::format("computes for {:.1f} s after {}",
+                       seconds_between(last.completed_ns.value_or(last.started_ns), now_ns),
+                       describe(last));
+  }
+  if (ring.failure) does += "; failed: " + ring.failure->text;
+  return does;
+}
+
 std::string what_ranks_do(std::span<const RankRing> rings, int64_t now_ns) {
   std::string text = fmt::format("{:>4}  {:>8}  {:<16}  {:<8}  {:>6}  {}\n", "rank", "process",
                                  "host", "state", "runs", "does");
   for (const RankRing& ring : rings) {
-    const char* state = ring.ending == Ending::Well                        ? "ended"
-                        : ring.ending == Ending::Badly                     ? "failed"
-                        : ring.process == ProcessState::Ended              ? "gone"
-                        : ring.process == ProcessState::Stopped            ? "stopped"
-                        : cause_now(ring, now_ns) == FailureCause::Stopped ? "silent"
-                                                                           : "runs";
     uint64_t run = 0;
     for (const RecordedCall& call : ring.calls) run = std::max(run, call.call.ticket.run);
-    std::string does;
-    if (const RecordedCall* call = awaits(ring)) {
-      does = fmt::format("waits for {:.1f} s in {}", seconds_between(call->started_ns, now_ns),
-                         describe(*call));
-    } else if (ring.calls.empty()) {
-      does = "has made no collective";
-    } else {
-      const RecordedCall& last = ring.calls.back();
-      does = fmt::format("computes for {:.1f} s after {}",
-                         seconds_between(last.completed_ns.value_or(last.started_ns), now_ns),
-                         describe(last));
-    }
-    if (ring.failure) does += "; failed: " + ring.failure->text;
     text += fmt::format("{:>4}  {:>8}  {:<16}  {:<8}  {:>6}  {}\n", ring.rank(), ring.origin.pid,
-                        ring.origin.host.data(), state, run, does);
+                        ring.origin.host.data(), state_of(ring, now_ns), run,
+                        what_rank_does(ring, now_ns));
   }
   return text;
 }

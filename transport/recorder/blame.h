@@ -22,6 +22,12 @@ Verdict blame(std::span<const RankRing> rings, int64_t now_ns);
 // Ranks within a formation are as it numbers them, its own list as they were launched.
 std::string tell(const JobRings& job, int64_t now_ns);
 
+// Returns "runs", "stopped", "silent" (no sign for three seconds, of a process out of sight), "gone",
+// "ended" or "failed".
+std::string state_of(const RankRing& ring, int64_t now_ns);
+// Tells what a rank does: "waits for 0.3 s in all_reduce ...", "computes for 0.1 s after ...".
+std::string what_rank_does(const RankRing& ring, int64_t now_ns);
+
 // A line for each rank: where it runs, and what it does.
 std::string what_ranks_do(std::span<const RankRing> rings, int64_t now_ns);
 

@@ -1,0 +1,12 @@
+// Writes the graph of a plan's record (plan_record.h) as text for Graphviz.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace tinyshard {
+
+// Returns a digraph of the nodes that the sharding rewrite was given, or of the program's where no such
+// pass ran; an empty digraph for an empty record.
+std::string plan_dot(std::string_view record);
+
+}  // namespace tinyshard

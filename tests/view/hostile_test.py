@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Changes files of a job at random places and has the page read them: no script of theirs runs, no element is made that could,
+nothing is requested, no exception escapes and none is met in a sheet, none takes seconds. Most trials are done within one page
+(hostile.js), with its own reader and sheets; some go the whole way, from a changed file through `tinyshard view` to a page.
+
+    hostile_test.py --tinyshard build/release/cli/tinyshard --folder /tmp/hostile [--places 100000] [--seed 1]
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+import chromium
+
+KEPT = pathlib.Path(__file__).resolve().parent / "kept"
+AT_ONCE = 40  # trials of one call, so that none takes longer than the browser is waited for
+
+
+def check(holds, *what):
+    if not holds:
+        raise AssertionError(" ".join(map(str, what)))
+
+
+def within_a_page(browser, options, inputs):
+    page = browser.open((options.folder / "kept.html").as_uri())
+    page.wait("document.documentElement.dataset.ready === 'yes'")
+    page.run((pathlib.Path(__file__).parent / "hostile.js").read_text() + "\n0")
+    files = [{"name": f.name, "lines": f.read_text().splitlines()} for f in inputs]
+    page.run("(window.files = %s, 0)" % json.dumps(files))
+    done, call, slowest = 0, 0, 0
+    while done < options.places:
+        places = 50 if options.places > 5000 else 8
+        trials = min(AT_ONCE, -(-(options.places - done) // places))
+        result = page.run(f"hostile({{files, trials: {trials}, places: {places}, seed: {options.seed * 100003 + call}}})")
+        check(not result["problems"], "seed", options.seed * 100003 + call, result["problems"])
+        check(not result["told"], "seed", options.seed * 100003 + call, "a sheet cannot be drawn:", result["told"])
+        done, call, slowest = done + result["done"], call + 1, max(slowest, result["slowest"])
+        if call % 25 == 0:
+            print(f"{done} places", flush=True)
+    check(page.problems == [], page.problems[:5])
+    check([r for r in page.requests if not r.startswith("file:")] == [], page.requests)
+    print(f"{done} places in one page, the slowest trial took {slowest:.0f} ms")
+
+
+def through_the_program(browser, options, inputs):
+    random.seed(options.seed)
+    text = inputs[0].read_bytes()
+    hostile = (b"</script><script>pwned=1</script>", b"<img src=x onerror=pwned=1>", b"\xff\xfe", b"\\u003cscript>", b"{\"k\":\"head\"}", b"\n")
+    places = 0
+    for trial in range(max(3, options.places // 5000)):
+        damaged = bytearray(text)
+        for _ in range(20):
+            at = random.randrange(len(damaged))
+            if random.random() < .3:
+                damaged[at:at] = random.choice(hostile)
+            else:
+                damaged[at] = random.choice(b"<>\"'&{}[],:0123456789e-\\\x00\xff")
+            places += 1
+        (options.folder / "damaged.tsview").write_bytes(damaged)
+        subprocess.run([options.tinyshard, "view", options.folder / "damaged.tsview"], check=True, stdout=subprocess.DEVNULL)
+        page = browser.open((options.folder / "damaged.html").as_uri())
+        page.wait("document.documentElement.dataset.ready === 'yes' || document.querySelector('[role=alert]') !== null")
+        check(page.run("window.pwned") is None, "a script of the data ran in trial", trial)
+        check(page.problems == [], trial, page.problems[:3])
+        check([r for r in page.requests if not r.startswith("file:")] == [], page.requests)
+        page.close()
+    print(f"{places} places through tinyshard view")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tinyshard", type=pathlib.Path, required=True)
+    parser.add_argument("--folder", type=pathlib.Path, required=True)
+    parser.add_argument("--places", type=int, default=480)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if not chromium.find():
+        print("skipped: there is no Chromium")
+        return
+    options.folder = options.folder.resolve()
+    shutil.rmtree(options.folder, ignore_errors=True)
+    options.folder.mkdir(parents=True)
+    inputs = sorted(KEPT.glob("run.rank*.tsview"))
+    subprocess.run([options.tinyshard, "view", "-o", options.folder / "kept.html", *inputs], check=True, stdout=subprocess.DEVNULL)
+    with chromium.Chromium(timeout=300) as browser:
+        within_a_page(browser, options, inputs)
+        through_the_program(browser, options, inputs)
+    print("passed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
