@@ -216,14 +216,13 @@ class SegmentsOfAStep : public testing::Test {
   }
   void TearDown() override { Runtime::shutdown(); }
 
-  static std::vector<float> losses(const std::string& kind, nn::PipelineSchedule schedule,
-                                   int steps, int64_t micro_batches = 6) {
+  static std::vector<float> losses(const std::string& kind, int steps) {
     Runtime::shutdown();
     Runtime::configure({.devices = {kind}, .devices_per_rank = 4});
     Tensor::manual_seed(5);
     const auto models = nn::layers<Layers>(4);
     const nn::Pipeline pipe(Mesh({{"pipe", 4}}), "pipe", {models.begin(), models.end()},
-                            {.micro_batches = micro_batches, .schedule = schedule});
+                            {.micro_batches = 6});
     nn::optim::SGD optim(nn::parameters(models), {.lr = 0.2, .momentum = 0.9});
     Jit step = [&](Tensor x) {
       TrainingMode on;
@@ -244,22 +243,18 @@ class SegmentsOfAStep : public testing::Test {
 };
 
 TEST_F(SegmentsOfAStep, GiveWhatItsItemsGive) {
-  for (auto schedule :
-       {nn::PipelineSchedule::OneForwardOneBackward, nn::PipelineSchedule::ZeroBubble}) {
-    const std::vector<float> want = losses("CPU", schedule, 6);
-    EXPECT_EQ(losses("RECORDING", schedule, 6), want);
-    EXPECT_LT(want.back(), want.front());
-  }
+  const std::vector<float> want = losses("CPU", 6);
+  EXPECT_EQ(losses("RECORDING", 6), want);
+  EXPECT_LT(want.back(), want.front());
 }
 
 // All that a stage does between two sends is a launch, however many layers it has.
 TEST_F(SegmentsOfAStep, AreFewLaunches) {
-  const auto schedule = nn::PipelineSchedule::OneForwardOneBackward;
-  losses("RECORDING", schedule, 1);
+  losses("RECORDING", 1);
   const int items = told;
-  losses("RECORDING", schedule, 2);
+  losses("RECORDING", 2);
   const int in_recordings = recorded;
-  losses("RECORDING", schedule, 3);
+  losses("RECORDING", 3);
   // Each of 6 micro-batches goes forward and backward through four stages, of which each is updated.
   EXPECT_LE(launched, 2 * 6 * 4 + 4);
   EXPECT_GE(in_recordings, items * 2 / 3);
