@@ -154,9 +154,10 @@ void tell_arena(int64_t bytes) {
 void Executable::release() noexcept {
   if (!Context::is_ours()) {  // they are the parent's
     static_cast<void>(new (std::nothrow) Replay(std::move(replay_)));
+    static_cast<void>(new (std::nothrow) std::vector<ToldSegment>(std::move(segments_)));
     return arenas_.clear();
   }
-  replay_.reset();
+  drop_recordings();
   for (const Arena& arena : arenas_) {
     arena.device->free(arena.memory, arena.bytes);
     tell_arena(-int64_t(arena.bytes));
@@ -180,6 +181,7 @@ void Executable::runtime_ends() noexcept {
   programs_.clear();
   bindings_.clear();
   devices_.clear();
+  segments_.clear();
 }
 
 std::pair<int, int64_t> Executable::base_of(int b) const {
@@ -233,7 +235,7 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
   for (size_t b = 0; b < owned_.size(); ++b) {
     if (owned_[b].get() == &actual && !in_chain_) {
       in_chain_ = true;
-      replay_.reset();
+      drop_recordings();
     }
     if (owned_[b].get() != &placeholder) continue;
     inputs_[b] = &actual;
@@ -243,10 +245,7 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
       void* before = *it->slot;
       bind(*it, memory[it->device]);
       if (*it->slot == before) continue;
-      if (it->launched)
-        replay_.changed(it->list);
-      else if (!it->leads)
-        replay_.reset();
+      pointers_changed(*it);
     }
   }
 }
@@ -329,7 +328,7 @@ void Executable::make_steps() {
         // The source of a copy is asked for its memory when the copy runs: a file that is only
         // copied stays where it is mapped.
         bindings_.push_back({base, source ? from : at, &pointers_.back()[i], offset,
-                             pointers_.back().data(), launched, leads,
+                             int(steps_.size()), pointers_.back().data(), launched, leads,
                              source && owned_[base] && !owned_[base]->is_placeholder()});
       }
       if (item.kind == Item::Kind::Kernel)
@@ -423,25 +422,6 @@ Device& Executable::source_of(const Item& copy, size_t local) const {
   return source_device(copy, copy.place_by_place ? local : 0);
 }
 
-// A recording holds what one device does: values that go from device to device, or through the
-// host, are in none.
-bool Executable::can_record() const {
-  if (steps_.size() - leading_ < Replay::kFewestItems) return false;
-  return std::all_of(steps_.begin() + long(leading_), steps_.end(), [&](const Step& step) {
-    const bool copy = step.item->kind == Item::Kind::Copy;
-    return std::ranges::all_of(step.launches,
-                               [&](const Launch& l) {
-                                 const auto local = size_t(&l - step.launches.data());
-                                 return l.device->can_record() &&
-                                        (!copy || (step.item->places.empty() &&
-                                                   &source_of(*step.item, local) == l.device));
-                               }) &&
-           std::ranges::all_of(step.groups, [](const Group& g) {
-             return !g.through_host && g.communicator->on_devices();
-           });
-  });
-}
-
 void Executable::prepare(std::span<const Sharding> shardings, std::span<const Dims> global_shapes) {
   for (size_t r = 0; r < schedule_.roots.size(); ++r) {
     int base = base_of(schedule_.roots[r]).first;
@@ -479,6 +459,7 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
     }
   }
   std::ranges::sort(devices_);  // who records on several takes them in one order
+  make_segments();
 }
 
 // Counts what the item does on each device of this process.
@@ -741,7 +722,11 @@ void Executable::run_item(Step& step) {
   ObservedScope event([&] { return event_of(step); });
   std::optional<Stopwatch> watch;
   if (event.is_seen() && items_are_timed()) watch.emplace();
-  for (int w : step.item->waits) wait_for(steps_[size_t(w)]);
+  for (int w : step.item->waits) {
+    // Segments wait at their ends for all that they start.
+    if (!in_segments_ || segment_of_[size_t(w)] == segment_of_[size_t(&step - steps_.data())])
+      wait_for(steps_[size_t(w)]);
+  }
   switch (step.item->kind) {
     case Item::Kind::Kernel:
     case Item::Kind::Library:
@@ -840,7 +825,7 @@ void Executable::run() {
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
   const bool replays = wanted.shuffle == 0 && ran_ && !items_are_timed() && !compares_values_ &&
-                       can_record_ && jit_mode() != JitMode::Items;
+                       (can_record_ || !segments_.empty()) && jit_mode() != JitMode::Items;
   if (replays) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
@@ -861,7 +846,7 @@ void Executable::run() {
   else if (wanted.shuffle > 0)
     run_shuffled();
   else if (replays)
-    replay_.run(devices_, [this] { run_items(std::span(steps_).subspan(leading_), orders()); });
+    run_recorded();
   else
     run_items(std::span(steps_).subspan(leading_));
   if (watched) watched->ends();

@@ -1,6 +1,7 @@
 // A schedule made ready to run: programs loaded, memory bound, every launch a pointer and a list of
 // pointers. Running it touches no UOp and allocates nothing. On asynchronous devices a run returns
-// when everything is queued, and from the second run on it is one recording per device (replay.h).
+// when everything is queued, and from the second run on it is one recording per device (replay.h), or,
+// where devices send to each other, one for each segment between two sends (segments.h).
 // When the runtime ends it is lost: its schedule can still be read, to run it is a UserError.
 #pragma once
 #include <memory>
@@ -14,6 +15,7 @@
 #include "core/exec/kept_in_place.h"
 #include "core/exec/replay.h"
 #include "core/exec/runtime_part.h"
+#include "core/exec/segments.h"
 #include "core/exec/storage.h"
 #include "core/runtime/communicator.h"
 #include "core/schedule/schedule.h"
@@ -97,10 +99,16 @@ class Executable : public RuntimePart {
     int buffer, device;
     void** slot;
     int64_t offset;
+    int step;
     void** list;    // that the slot is in
     bool launched;  // the list is one that a program is launched with
     bool leads;     // of one of the leading steps
     bool copied;    // of the source of a copy, whose storage is asked when it runs
+  };
+
+  struct ToldSegment : Segment {
+    std::vector<Device*> on;  // sorted
+    Replay replay;
   };
 
   void release() noexcept;
@@ -116,10 +124,18 @@ class Executable : public RuntimePart {
   void* base_pointer(int buffer, int device);
   Device& source_device(const Item& copy, size_t from) const;
   Device& source_of(const Item& copy, size_t local) const;
+  bool can_hold(const Step& step) const;  // in a recording
   bool can_record() const;
-  // Returns for each step behind the leading ones which of them it must come after when they run
-  // side by side, counted from the first of them. Empty if they have to run in order.
-  std::vector<std::vector<int>> orders() const;
+  void make_segments();
+  void drop_recordings();
+  void pointers_changed(const Binding& binding);
+  void run_recorded();
+  void run_segment(const Segment& segment, std::span<const std::vector<int>> orders);
+  void run_segments();
+  std::vector<int> behind_leading() const;  // numbers of these steps
+  // Returns for each of these steps which of them it must come after when they run side by side,
+  // counted from the first of them. Empty if they have to run in order.
+  std::vector<std::vector<int>> orders(std::span<const int> which) const;
   void run_item(Step& step);
   void launch_compared(const Step& step, const Launch& launch);  // TS_CHECK=values
   void wait_for(Step& collective);
@@ -191,7 +207,12 @@ class Executable : public RuntimePart {
   bool compares_values_ = false;  // TS_CHECK=values, as the latest run found it
   // An input aliases a storage that the schedule captured: the step is recorded in one chain.
   bool in_chain_ = false;
-  Replay replay_;  // before everything that it was recorded from goes
+  // Before everything that they were recorded from goes: one of all steps behind the leading ones, or
+  // one of each segment that is recorded.
+  Replay replay_;
+  std::vector<ToldSegment> segments_;
+  std::vector<int> segment_of_;  // by step; -1 for leading ones
+  bool in_segments_ = false;     // the run under way
 };
 
 }  // namespace tinyshard

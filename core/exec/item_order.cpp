@@ -2,6 +2,7 @@
 // and, to find what that misses, runs in any order that it allows.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "core/base/options.h"
@@ -10,16 +11,25 @@
 
 namespace tinyshard {
 
-std::vector<std::vector<int>> Executable::orders() const {
+std::vector<int> Executable::behind_leading() const {
+  std::vector<int> which(steps_.size() - leading_);
+  std::iota(which.begin(), which.end(), int(leading_));
+  return which;
+}
+
+std::vector<std::vector<int>> Executable::orders(std::span<const int> which) const {
   if (options().serial || in_chain_) return {};
-  std::span<const Step> steps = std::span(steps_).subspan(leading_);
+  std::vector<int> place(steps_.size(), -1);  // of a step among these
+  for (size_t i = 0; i < which.size(); ++i) place[size_t(which[i])] = int(i);
+  auto step_at = [&](size_t i) -> const Step& { return steps_[size_t(which[i])]; };
   auto device = [](const Launch& launch) { return launch.device; };
   constexpr uint64_t kArena = 0, kInputs = 1;  // other memories are known by an address
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   std::vector<std::vector<Access>> accesses;
-  for (const Step& step : steps) {
+  for (size_t i = 0; i < which.size(); ++i) {
+    const Step& step = step_at(i);
     const Item& item = *step.item;
-    if (!std::ranges::equal(step.launches, steps[0].launches, {}, device, device)) return {};
+    if (!std::ranges::equal(step.launches, step_at(0).launches, {}, device, device)) return {};
     std::vector<Access>& touched = accesses.emplace_back();
     auto add = [&](int b, bool written) {
       auto [base, offset] = base_of(b);
@@ -43,14 +53,14 @@ std::vector<std::vector<int>> Executable::orders() const {
   std::vector<std::vector<int>> after = hazards(accesses);
   // The results of a collective are there once a step has waited for it. So a later step that needs
   // them comes after that step, and not after the start of the collective.
-  std::vector<int> awaited_by(steps.size(), -1);
-  for (int i = 0; i < int(steps.size()); ++i) {
-    for (int& earlier : after[i]) {
-      if (steps[earlier].item->kind == Item::Kind::Collective && awaited_by[earlier] >= 0)
+  std::vector<int> awaited_by(which.size(), -1);
+  for (int i = 0; i < int(which.size()); ++i) {
+    for (int& earlier : after[size_t(i)]) {
+      if (step_at(size_t(earlier)).item->kind == Item::Kind::Collective && awaited_by[earlier] >= 0)
         earlier = awaited_by[earlier];
     }
-    for (int w : steps[i].item->waits) {
-      int awaited = w - int(leading_);
+    for (int w : step_at(size_t(i)).item->waits) {
+      const int awaited = place[size_t(w)];
       if (awaited >= 0 && awaited_by[awaited] < 0) awaited_by[awaited] = i;
     }
   }
@@ -59,7 +69,7 @@ std::vector<std::vector<int>> Executable::orders() const {
 
 void Executable::run_shuffled() {
   std::span<Step> steps = std::span(steps_).subspan(leading_);
-  std::vector<std::vector<int>> before = orders();
+  std::vector<std::vector<int>> before = orders(behind_leading());
   if (before.empty()) return run_items(steps);
   std::vector<std::vector<int>> after(steps.size());
   std::vector<size_t> missing(steps.size());

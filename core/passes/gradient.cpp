@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -24,6 +25,7 @@
 #include "core/passes/own_gradient.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/node_map.h"
+#include "core/uop/node_set.h"
 #include "core/uop/own_kernel.h"
 #include "multi/mesh.h"
 #include "multi/per_device.h"
@@ -232,7 +234,7 @@ class Walk {
       ends.push_back(made.at(input));
       receivers.push_back(input);
     }
-    UOp value = computed_again(x.src(0), made, [&](const UOp& shared) {
+    UOp value = computed_again(x.src(0), x->src().subspan(1), made, [&](const UOp& shared) {
       const int* place = place_.find(shared);
       if (!place || !order_[*place].leads_to_target) return;
       ends.push_back(shared);
@@ -249,22 +251,50 @@ class Walk {
     for (auto& [name, target] : named_) add(target.computed_again, inside.result({}, name));
   }
 
+  // The nodes of `root` that may depend on one of the inputs, sources before users. A node is younger
+  // than its sources, so nothing is looked for below nodes that are older than all inputs: a step of
+  // many micro-batches waits for all that was told before it.
+  static NodeOrder at_least_as_young(const UOp& root, std::span<const UOp> inputs) {
+    uint64_t oldest = std::numeric_limits<uint64_t>::max();
+    for (const UOp& x : inputs) oldest = std::min(oldest, x->id);
+    NodeOrder order;
+    NodeSet met;
+    std::vector<std::pair<const UOp*, size_t>> stack;
+    const auto push = [&](const UOp& x) {
+      if (x->id >= oldest && met.add(x)) stack.emplace_back(&x, 0);
+    };
+    push(root);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next < (*node)->sources) {
+        push(node->src(next++));
+      } else {
+        order.push_back(*node);
+        stack.pop_back();
+      }
+    }
+    return order;
+  }
+
   // `made` has the inputs' replacements. What does not depend on them is the same node again, and
   // what was assigned stays so; `share` is told of such nodes where something else uses them.
   template <class Share>
-  static UOp computed_again(const UOp& root, NodeMap<UOp>& made, Share&& share) {
-    NodeMap<bool> told;
-    auto tell = [&](const UOp& x) {
-      if (!(made.at(x) == x) || told.contains(x)) return;
-      told[x] = true;
-      share(x);
+  static UOp computed_again(const UOp& root, std::span<const UOp> inputs, NodeMap<UOp>& made,
+                            Share&& share) {
+    const auto again = [&](const UOp& x) -> const UOp& {
+      const UOp* other = made.find(x);
+      return other ? *other : x;
     };
-    for (const UOp& x : toposort(std::span(&root, 1))) {
+    NodeSet told;
+    auto tell = [&](const UOp& x) {
+      if (again(x) == x && told.add(x)) share(x);
+    };
+    for (const UOp& x : at_least_as_young(root, inputs)) {
       if (made.contains(x)) continue;
       bool changed = false;
       std::vector<UOp> sources;
       for (const UOp& s : x->src()) {
-        sources.push_back(made.at(s));
+        sources.push_back(again(s));
         changed = changed || !(sources.back() == s);
       }
       changed = changed && x.op() != Op::Assign;
@@ -272,7 +302,7 @@ class Walk {
       if (changed) std::ranges::for_each(x->src(), tell);
     }
     tell(root);
-    return made.at(root);
+    return again(root);
   }
 
   static void add(UOp& sum, const UOp& gradient) {

@@ -26,6 +26,9 @@ constexpr size_t kMaxMembers = 6;  // more save little, and the code of each tak
 constexpr size_t kMaxBuffers = 160, kMaxNodes = 2400;
 constexpr int64_t kSmallBuffer = 1 << 16;  // bytes
 constexpr int64_t kIds = 1 << 12;          // of the ranges of one member
+// Only so many groups that were begun last are looked at: of thousands alike, as the micro-batches of
+// a pipeline have them, nearly all depend on each other.
+constexpr size_t kNear = 32;
 
 enum class Kind : uint8_t { None, FromStorages, IntoStorages, Little };
 
@@ -51,7 +54,13 @@ class Joiner {
       Group mine = alone(t);
       auto& groups = open[likeness(t, kind, mine)];
       auto fits = [&](Group& group) { return join(group, mine); };
-      if (std::ranges::find_if(groups, fits) == groups.end()) groups.push_back(mine);
+      const auto joined = std::ranges::find_if(groups, fits);
+      if (joined == groups.end()) {
+        groups.push_back(mine);
+        if (groups.size() > kNear) groups.erase(groups.begin());
+      } else if (joined->members == kMaxMembers) {
+        groups.erase(joined);
+      }
     }
   }
 
