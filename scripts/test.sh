@@ -12,7 +12,7 @@ usage: scripts/test.sh [--preset NAME] [--target NAME] [--jobs N] [--werror] [ct
   --jobs N       tests at a time (default: the number of cores)
   --werror       a warning of the compiler is an error, as it is in all presets but release
 Everything else goes to ctest, e.g.
-  scripts/test.sh -L mpi            only tests with the label mpi (others: slow, gpu, install, threads, values)
+  scripts/test.sh -L mpi            only tests with the label mpi (others: slow, gpu, install, threads, values, plans)
   scripts/test.sh -R conformance    only tests whose name matches
 EOF
 }
