@@ -27,10 +27,13 @@ struct ScatterShape {
 };
 
 // The kernels of a scatter whose rows are sorted by their places in between. Keys are u32 [lists, rows_in], those
-// of rows that are added nowhere rows_out; their order is i32.
+// of rows that are added nowhere rows_out; their order is i32. Bounds, i32 [lists, rows_out, 2], say where in
+// the order the rows of a place begin and end.
 struct SortedScatter {
   ObjectCode keys;     // index, keys
-  ObjectCode combine;  // keys, order, source, base where there is one, result
+  ObjectCode clear;    // bounds
+  ObjectCode mark;     // keys, order, bounds
+  ObjectCode combine;  // bounds, order, source, base where there is one, result
 };
 
 }  // namespace tinyshard

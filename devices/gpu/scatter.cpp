@@ -28,19 +28,23 @@ bool can_sort(const ScatterShape& s) {
   return s.rows_out < most && s.lists() * std::max(s.rows_in, SortShape::kDigits) < most;
 }
 
-// Tells whether looking at all source rows for each group of 32 rows of the result takes longer. Columns with
-// indices of their own search in lists that lie apart, which pays for long ones only.
+// Tells whether sorting takes less time than that groups of 32 rows of the result look at all source rows each.
+// Measured on an H100: a warp looks at 32 indices that its columns share in 0.25 us, or at one, and so it
+// takes a row that goes to its group; all warps together look at 1.3e11 a second. A sort and what comes with it
+// take 60 to 100 us.
 bool is_worth_sorting(const ScatterShape& s) {
   if (s.op != ReduceOp::Sum) return true;
   if (!can_sort(s) || s.outer * s.rows_out * s.inner == 0) return false;
-  constexpr int64_t kGroup = 32, kWarp = 32, kLongList = 1 << 14;
-  constexpr double kLooks = 1 << 21;  // of warps, about 30 us of a large GPU
+  constexpr int64_t kGroup = 32, kWarp = 32, kMostSteps = 1 << 10, kMostTaken = 1 << 7,
+                    kLongList = 1 << 14;
+  constexpr double kMostLooks = 1 << 25;
   const bool shared = s.lists() == s.outer;
-  const bool together = shared && s.inner % kWarp == 0;
-  const double warps = double(s.outer * s.inner + kWarp - 1) / double(kWarp);
-  const double looks = warps * double((s.rows_out + kGroup - 1) / kGroup) * double(s.rows_in) /
-                       double(together ? kWarp : 1);
-  return looks > kLooks && (shared || s.rows_in >= kLongList);
+  if (!shared && s.rows_in < kLongList) return false;  // lists that lie apart are slow to sort, too
+  const int64_t groups = (s.rows_out + kGroup - 1) / kGroup;
+  const int64_t steps = shared && s.inner % kWarp == 0 ? s.rows_in / kWarp : s.rows_in;
+  const double warps = double((s.outer * s.inner + kWarp - 1) / kWarp);
+  return steps > kMostSteps || s.rows_in / groups > kMostTaken ||
+         warps * double(groups) * double(steps) > kMostLooks;
 }
 
 }  // namespace
@@ -102,7 +106,7 @@ class ScatterFromBase : public Program {
   KernelProgram apart_, in_place_;
 };
 
-// Keys and their order lie in the workspace of the sort.
+// Keys, their order and the bounds lie in the workspace of the sort.
 class ScatterBySorting : public GpuProgram {
  public:
   ScatterBySorting(Gpu& gpu, const ScatterShape& shape, const ScatterCode& code)
@@ -110,11 +114,13 @@ class ScatterBySorting : public GpuProgram {
 
   void enqueue(void* const* buffers, const int64_t* coordinates) override {
     char* memory = sort_->reserved();
-    std::array<void*, 2> sorted{memory, memory + bytes_};
-    const std::array<void*, 2> index{buffers[0], memory};
+    const std::array<void*, 3> sorted{memory, memory + bytes_, memory + 2 * bytes_};
+    const std::array<void*, 2> index{buffers[0], sorted[0]};
     keys_.enqueue(index.data(), coordinates);
     sort_->enqueue(sorted.data(), coordinates);
-    std::array<void*, 5> all{sorted[0], sorted[1], buffers[1], buffers[2], nullptr};
+    clear_.enqueue(&sorted[2], coordinates);
+    mark_.enqueue(sorted.data(), coordinates);
+    std::array<void*, 5> all{sorted[2], sorted[1], buffers[1], buffers[2], nullptr};
     if (based_) all[4] = buffers[3];
     const bool one = based_ && buffers[2] == buffers[3];
     (one && in_place_ ? *in_place_ : combine_).enqueue(all.data(), coordinates);
@@ -127,8 +133,10 @@ class ScatterBySorting : public GpuProgram {
                    const SortedScatter& kernels)
       : GpuProgram(gpu),
         based_(shape.base.has_value()),
-        bytes_(shape.lists() * shape.rows_in * int64_t(sizeof(int32_t))),
+        bytes_((shape.lists() * shape.rows_in * int64_t(sizeof(int32_t)) + 255) / 256 * 256),
         keys_(gpu, kernels.keys),
+        clear_(gpu, kernels.clear),
+        mark_(gpu, kernels.mark),
         combine_(gpu, kernels.combine) {
     if (shape.base == shape.dtype)
       in_place_.emplace(gpu, code.sorted(changed_in_place(shape)).combine);
@@ -136,12 +144,13 @@ class ScatterBySorting : public GpuProgram {
         .key = DType::U32, .rows = shape.lists(), .n = shape.rows_in, .k = shape.rows_in};
     sort.bytes = 1;
     while (shape.rows_out >> (8 * sort.bytes) != 0) ++sort.bytes;
-    sort_ = make_sort(gpu, sort, code.sort, 2 * bytes_);
+    sort_ = make_sort(gpu, sort, code.sort,
+                      2 * bytes_ + shape.lists() * shape.rows_out * 2 * int64_t(sizeof(int32_t)));
   }
 
   const bool based_;
-  const int64_t bytes_;  // of the keys
-  KernelProgram keys_, combine_;
+  const int64_t bytes_;  // of keys, and of their order
+  KernelProgram keys_, clear_, mark_, combine_;
   std::optional<KernelProgram> in_place_;
   std::unique_ptr<SortProgram> sort_;
 };

@@ -1,10 +1,12 @@
-// A scatter whose rows were sorted by the place that they go to: a thread has one element of the result, finds
-// the rows of its place by bisection, and takes them in their order. Example:
+// A scatter whose rows were sorted by the place that they go to: of each place it is noted where its rows begin
+// and end in their order, and a thread takes those of an element of the result one after the other. Example:
 //
 //   index               5 2 9 2        9 lies outside of a result of 8 rows: its key is 8
 //   keys                5 2 8 2
 //   order               1 3 0 2        of the keys, by a stable sort
-//   row 2 of the result begins with order[0], as keys[1] = 2, and ends with order[1]: source rows 1, 3
+//   bounds of row 2     0 2            source rows 1 and 3
+//   bounds of row 5     2 3            source row 0
+//   bounds of others    0 0
 //
 // The work grows with the sizes of source and result, where looking at all of the source for each group of
 // rows grows with their product.
@@ -43,6 +45,8 @@ class SortedScatterEmitter {
         i64_(b_.getInt64Ty()) {}
 
   void keys(const std::string& name);
+  void clear(const std::string& name);
+  void mark(const std::string& name);
   void combine(const std::string& name);
 
  private:
@@ -63,7 +67,6 @@ class SortedScatterEmitter {
     return arith_.from_memory(b_.CreateAlignedLoad(type, at, llvm::Align(itemsize(dtype))), dtype);
   }
   void begin(const std::string& name, unsigned pointers, int64_t elements);
-  Value* first_at_least(Value* row);
   Value* source_row(Value* place);
   Value* source(Value* row);
   Value* reduced(Value* start, Value* low, Value* high);
@@ -113,25 +116,45 @@ void SortedScatterEmitter::keys(const std::string& name) {
   b_.CreateRetVoid();
 }
 
-// The first place of the list's order whose key is not below `row`.
-Value* SortedScatterEmitter::first_at_least(Value* row) {
-  BasicBlock *before = b_.GetInsertBlock(), *head = block("halve"), *inside = block("look"),
-             *after = block("found");
-  b_.CreateBr(head);
-  b_.SetInsertPoint(head);
-  PHINode *low = b_.CreatePHI(i64_, 2), *high = b_.CreatePHI(i64_, 2);
-  low->addIncoming(i64(0), before);
-  high->addIncoming(i64(s_.rows_in), before);
-  b_.CreateCondBr(b_.CreateICmpULT(low, high), inside, after);
-  b_.SetInsertPoint(inside);
-  Value* middle = b_.CreateLShr(b_.CreateAdd(low, high), 1);
-  Value* key = b_.CreateZExt(load(i32_, 0, b_.CreateAdd(list_, source_row(middle))), i64_);
-  Value* below = b_.CreateICmpULT(key, row);
-  low->addIncoming(b_.CreateSelect(below, b_.CreateAdd(middle, i64(1)), low), inside);
-  high->addIncoming(b_.CreateSelect(below, high, middle), inside);
-  b_.CreateBr(head);
-  b_.SetInsertPoint(after);
-  return low;
+// Takes the bounds, which become those of rows without a source.
+void SortedScatterEmitter::clear(const std::string& name) {
+  begin(name, 1, s_.lists() * s_.rows_out);
+  b_.CreateStore(i64(0), b_.CreateGEP(i64_, function_->getArg(0), number_));
+  b_.CreateRetVoid();
+}
+
+// Takes keys, their order and the bounds. A thread has a place of the order, and looks at its neighbours.
+void SortedScatterEmitter::mark(const std::string& name) {
+  begin(name, 3, s_.lists() * s_.rows_in);
+  Value* place = b_.CreateURem(number_, i64(s_.rows_in));
+  Value* list = b_.CreateUDiv(number_, i64(s_.rows_in));
+  list_ = times(list, s_.rows_in);
+  const auto key_at = [&](Value* at) {
+    return b_.CreateZExt(load(i32_, 0, b_.CreateAdd(list_, source_row(at))), i64_);
+  };
+  Value* key = key_at(place);
+  BasicBlock *out = block("dropped"), *in = block("kept");
+  b_.CreateCondBr(b_.CreateICmpULT(key, i64(s_.rows_out)), in, out);
+  b_.SetInsertPoint(out);
+  b_.CreateRetVoid();
+  b_.SetInsertPoint(in);
+  Value* bounds = times(b_.CreateAdd(times(list, s_.rows_out), key), 2);
+  // The neighbour of the first and the last place is that place itself, which differs from nothing.
+  const auto mark = [&](Value* is_last, Value* neighbour, int64_t which, Value* bound) {
+    BasicBlock *inside = block("mark"), *after = block("marked");
+    Value* differs = b_.CreateICmpNE(key_at(neighbour), key);
+    b_.CreateCondBr(b_.CreateOr(is_last, differs), inside, after);
+    b_.SetInsertPoint(inside);
+    Value* at = b_.CreateGEP(i32_, function_->getArg(2), b_.CreateAdd(bounds, i64(which)));
+    b_.CreateStore(b_.CreateTrunc(bound, i32_), at);
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
+  };
+  Value* is_first = b_.CreateICmpEQ(place, i64(0));
+  mark(is_first, b_.CreateSelect(is_first, place, b_.CreateSub(place, i64(1))), 0, place);
+  Value *next = b_.CreateAdd(place, i64(1)), *is_last = b_.CreateICmpEQ(next, i64(s_.rows_in));
+  mark(is_last, b_.CreateSelect(is_last, place, next), 1, next);
+  b_.CreateRetVoid();
 }
 
 Value* SortedScatterEmitter::source_row(Value* place) {
@@ -170,7 +193,7 @@ Value* SortedScatterEmitter::reduced(Value* start, Value* low, Value* high) {
   return loop(left, sum, 1).second;
 }
 
-// Takes keys, their order, source, base where there is one, and result.
+// Takes the bounds, the order, source, base where there is one, and result.
 void SortedScatterEmitter::combine(const std::string& name) {
   begin(name, result() + 1, s_.outer * s_.rows_out * s_.inner);
   inner_ = b_.CreateURem(number_, i64(s_.inner));
@@ -181,8 +204,9 @@ void SortedScatterEmitter::combine(const std::string& name) {
   Value* list = times(outer_, columns);
   if (columns > 1) list = b_.CreateAdd(list, inner_);
   list_ = times(list, s_.rows_in);
-  Value* low = first_at_least(row);
-  Value* high = first_at_least(b_.CreateAdd(row, i64(1)));
+  Value* bounds = times(b_.CreateAdd(times(list, s_.rows_out), row), 2);
+  Value* low = b_.CreateZExt(load(i32_, 0, bounds), i64_);
+  Value* high = b_.CreateZExt(load(i32_, 0, b_.CreateAdd(bounds, i64(1))), i64_);
 
   BasicBlock *named = block("named"), *none = block("none"), *done = block("done");
   b_.CreateCondBr(b_.CreateICmpULT(low, high), named, none);
@@ -228,6 +252,10 @@ SortedScatter compile_sorted_scatter(const ScatterShape& shape, const Target& ta
     return code;
   };
   SortedScatter code;
+  code.clear = built("scatter_clear", shape.lists() * shape.rows_out,
+                     [](SortedScatterEmitter& e) { e.clear("scatter_clear"); });
+  code.mark = built("scatter_mark", shape.lists() * shape.rows_in,
+                    [](SortedScatterEmitter& e) { e.mark("scatter_mark"); });
   code.keys = built("scatter_keys", shape.lists() * shape.rows_in,
                     [](SortedScatterEmitter& e) { e.keys("scatter_keys"); });
   code.combine = built("scatter_sorted", shape.outer * shape.rows_out * shape.inner,
