@@ -30,21 +30,22 @@ bool can_sort(const ScatterShape& s) {
 
 // Tells whether sorting takes less time than that groups of 32 rows of the result look at all source rows each.
 // Measured on an H100: a warp looks at 32 indices that its columns share in 0.25 us, or at one, and so it
-// takes a row that goes to its group; all warps together look at 1.3e11 a second. A sort and what comes with it
-// take 60 to 100 us.
+// takes a row that goes to its group. All warps together look at 1.3e11 a second, and at 4e9 where the
+// threads of one read lists that lie apart. A sort and what comes with it take 40 to 100 us.
 bool is_worth_sorting(const ScatterShape& s) {
   if (s.op != ReduceOp::Sum) return true;
   if (!can_sort(s) || s.outer * s.rows_out * s.inner == 0) return false;
   constexpr int64_t kGroup = 32, kWarp = 32, kMostSteps = 1 << 10, kMostTaken = 1 << 7,
                     kLongList = 1 << 14;
-  constexpr double kMostLooks = 1 << 25;
+  constexpr double kMostLooks = 1 << 25, kMostLooksApart = 1 << 20;
   const bool shared = s.lists() == s.outer;
   if (!shared && s.rows_in < kLongList) return false;  // lists that lie apart are slow to sort, too
   const int64_t groups = (s.rows_out + kGroup - 1) / kGroup;
-  const int64_t steps = shared && s.inner % kWarp == 0 ? s.rows_in / kWarp : s.rows_in;
+  const bool together = shared && s.inner % kWarp == 0;
+  const int64_t steps = together ? s.rows_in / kWarp : s.rows_in;
   const double warps = double((s.outer * s.inner + kWarp - 1) / kWarp);
   return steps > kMostSteps || s.rows_in / groups > kMostTaken ||
-         warps * double(groups) * double(steps) > kMostLooks;
+         warps * double(groups) * double(steps) > (together ? kMostLooks : kMostLooksApart);
 }
 
 }  // namespace
