@@ -21,7 +21,6 @@ const std::map<std::string, std::string> kNotDrawn = {
     {"size", "the same as shape()"},
     {"ndim", "says what a tensor is"},
     {"numel", "says what a tensor is"},
-    {"dtype", "read of each result"},
     {"element_size", "says what a tensor is"},
     {"nbytes", "says what a tensor is"},
     {"is_floating_point", "says what a tensor is"},

@@ -36,7 +36,6 @@ class SortedScatterEmitter {
  public:
   SortedScatterEmitter(const ScatterShape& shape, const Target& target, llvm::Module& module)
       : s_(shape),
-        target_(target),
         dialect_(*GpuDialect::of(target)),
         module_(module),
         b_(module.getContext()),
@@ -73,7 +72,6 @@ class SortedScatterEmitter {
   unsigned result() const { return s_.base ? 4 : 3; }
 
   const ScatterShape& s_;
-  const Target& target_;
   const GpuDialect& dialect_;
   llvm::Module& module_;
   llvm::IRBuilder<> b_;

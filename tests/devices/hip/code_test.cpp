@@ -17,8 +17,10 @@
 #include "core/base/error.h"
 #include "core/codegen/codegen.h"
 #include "core/codegen/scatter.h"
+#include "core/codegen/sort.h"
 #include "core/exec/make_executable.h"
 #include "core/exec/schedule_of.h"
+#include "core/uop/args.h"
 #include "devices/gpu/scatter.h"
 #include "devices/hip/code_object.h"
 #include "devices/hip/gpu_target.h"
@@ -150,6 +152,31 @@ class HipCode : public testing::TestWithParam<std::string> {
   }
   void TearDown() override { Runtime::shutdown(); }
 
+  static void check_sort(const LibraryCall& call, const Target& target) {
+    const DimSpan shape = call.node.src(0).shape();
+    const SortShape sort{.key = call.node.src(0).dtype(),
+                         .rows = product(shape.first(shape.size() - 1)),
+                         .n = shape.back(),
+                         .k = sorted_places(*call.node)};
+    if (sort.n <= sort.tile()) return check_code(compile_row_sort(sort, target), GetParam(), 2);
+    const SortSteps steps = compile_sort_steps(sort, target);
+    check_code(steps.count, GetParam(), 4);
+    check_code(steps.add, GetParam(), 4);
+    check_code(steps.move, GetParam(), 8);
+    check_code(steps.move_first, GetParam(), 8);
+  }
+  static void check_scatter(const LibraryCall& call, const Target& target) {
+    const auto shape = gpu::scatter_shape(call);
+    ASSERT_TRUE(shape);
+    if (shape->op == ReduceOp::Sum)
+      check_code(compile_scatter(*shape, target), GetParam(), shape->base ? 4 : 3);
+    const SortedScatter sorted = compile_sorted_scatter(*shape, target);
+    check_code(sorted.keys, GetParam(), 2);
+    check_code(sorted.clear, GetParam(), 1);
+    check_code(sorted.mark, GetParam(), 3);
+    check_code(sorted.combine, GetParam(), shape->base ? 5 : 4);
+  }
+
   static void check_kernels(const Schedule& schedule) {
     const Target target = target_of(GetParam());
     std::vector<const KernelSource*> sources;
@@ -157,10 +184,12 @@ class HipCode : public testing::TestWithParam<std::string> {
     for (const Item& item : schedule.items) {
       if (item.kind == Item::Kind::Kernel) sources.push_back(&item.kernel);
       if (item.kind != Item::Kind::Library) continue;
+      if (item.call.node.op() == Op::Sort) {
+        check_sort(item.call, target);
+        continue;
+      }
       ASSERT_EQ(item.call.node.op(), Op::ScatterAdd) << "all else is loops";
-      const auto shape = gpu::scatter_shape(item.call);
-      ASSERT_TRUE(shape);
-      check_code(compile_scatter(*shape, target), GetParam(), shape->base ? 4 : 3);
+      check_scatter(item.call, target);
       ++scatters;
     }
     scatters_ += scatters;
