@@ -43,9 +43,9 @@ bool is_worth_sorting(const ScatterShape& s) {
   const int64_t groups = (s.rows_out + kGroup - 1) / kGroup;
   const bool together = shared && s.inner % kWarp == 0;
   const int64_t steps = together ? s.rows_in / kWarp : s.rows_in;
-  const double warps = double((s.outer * s.inner + kWarp - 1) / kWarp);
+  const int64_t warps = (s.outer * s.inner + kWarp - 1) / kWarp;
   return steps > kMostSteps || s.rows_in / groups > kMostTaken ||
-         warps * double(groups) * double(steps) > (together ? kMostLooks : kMostLooksApart);
+         double(warps) * double(groups) * double(steps) > (together ? kMostLooks : kMostLooksApart);
 }
 
 }  // namespace

@@ -56,8 +56,9 @@ struct Section {
 
 template <class T>
 void append(std::vector<char>& bytes, const T& value) {
-  const auto* from = reinterpret_cast<const char*>(&value);
-  bytes.insert(bytes.end(), from, from + sizeof(T));
+  const size_t end = bytes.size();
+  bytes.resize(end + sizeof(T));
+  std::memcpy(bytes.data() + end, &value, sizeof(T));
 }
 
 uint32_t elf_hash(std::string_view name) {
