@@ -49,8 +49,11 @@ std::string ViewRuns::parts_text(double begun) const {
 // in the order of their ends, so such waits come right before the item.
 double ViewRuns::waited_within(size_t item) const {
   double waited = 0;
-  for (size_t i = item; i-- > 0 && parts_[i].waits && parts_[i].begun >= parts_[item].begun;)
-    waited += parts_[i].took;
+  for (size_t i = item; i > 0; --i) {
+    const Part& before = parts_[i - 1];
+    if (!before.waits || before.begun < parts_[item].begun) break;
+    waited += before.took;
+  }
   return std::min(waited, parts_[item].took);
 }
 
