@@ -61,7 +61,7 @@ function memorySheet({trace, plan}) {
     below = points;
   }
   const temporaries = ["gradient", "activation", "communication"].reduce((s, o) => s + own.filter(b => !b.held && b.owner === o && b.first <= peak && b.last >= peak && b.first >= 0).reduce((t, b) => t + b.bytes, 0), 0);
-  // What the first rank allocated, by the owner of the storage of that name; the temporaries of a plan are one allocation.
+  // The chart shows the memory that the first rank allocated, by the owner of the storage of that name; temporaries of a plan are one allocation.
   const ownerOf = new Map([["temporaries", "temporaries"]]);
   for (const p of trace.plans) for (const b of p.buffers) if (b.label && !ownerOf.has(b.label)) ownerOf.set(b.label, b.owner);
   const owned = trace.ranks.length ? allocatedBy(trace.ranks[0], ownerOf) : [];

@@ -93,7 +93,7 @@ std::vector<RankActivity> activities(std::span<const RankRing> rings, int64_t no
             {ranks.size() - 1, call.started_ns, call.call.ticket.run});
     }
   }
-  // Who is late once is late to all calls of a run that follow: the largest of them counts.
+  // A rank that is late to one call of a run is late to all that follow in it, so the largest delay counts.
   std::vector<std::map<uint64_t, double>> late(ranks.size());
   for (const auto& [call, begins] : shared) {
     if (begins.size() < 2) continue;
