@@ -26,9 +26,9 @@ bool results_fit(const LibraryCall& call, std::string* why) {
   return false;
 }
 
-SortCode sorts_of(Gpu& gpu) {
-  return {[&](const SortShape& s) { return compile_row_sort(s, gpu.target()); },
-          [&](const SortShape& s) { return compile_sort_steps(s, gpu.target()); }};
+SortCode sorts_for(const Target& target) {
+  return {[&target](const SortShape& s) { return compile_row_sort(s, target); },
+          [&target](const SortShape& s) { return compile_sort_steps(s, target); }};
 }
 
 }  // namespace
@@ -111,9 +111,9 @@ std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call)
           gpu, call,
           {scatter_code,
            [&](const ScatterShape& s) { return compile_sorted_scatter(s, gpu.target()); },
-           sorts_of(gpu)});
+           sorts_for(gpu.target())});
     case Op::Sort:
-      return make_sort(gpu, call, sorts_of(gpu));
+      return make_sort(gpu, call, sorts_for(gpu.target()));
     default:
       throw InternalError("a library call that was refused: " + describe(*call.node));
   }
