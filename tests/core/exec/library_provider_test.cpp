@@ -20,7 +20,7 @@
 #include "core/exec/state.h"
 #include "core/uop/args.h"
 #include "core/uop/product_region.h"
-#include "devices/cpu/cpu_device.h"
+#include "tests/device_on_cpu.h"
 #include "tinyshard/tinyshard.h"
 
 namespace tinyshard::library_provider_test {
@@ -103,52 +103,30 @@ class Fused final : public Program {
   std::vector<float> sums_;
 };
 
-class FusingDevice final : public Device {
+class FusingDevice final : public test::DeviceOnCpu {
  public:
-  explicit FusingDevice(int index)
-      : name_("FUSING:" + std::to_string(index)), cpu_(make_cpu_device(index, 1)) {}
+  explicit FusingDevice(int index) : DeviceOnCpu("FUSING", index) {}
 
-  std::string name() const override { return name_; }
-  const Target& target() const override { return cpu_->target(); }
-  const DeviceProfile& profile() const override { return cpu_->profile(); }
-  using Device::allocate;
-  void* allocate(size_t bytes, const char* purpose) override {
-    return cpu_->allocate(bytes, purpose);
-  }
-  void free(void* memory, size_t bytes) noexcept override { cpu_->free(memory, bytes); }
-  MemoryStats memory() const override { return cpu_->memory(); }
-  void copy_in(void* to, const void* host, size_t bytes) override {
-    cpu_->copy_in(to, host, bytes);
-  }
-  void copy_out(void* host, const void* from, size_t bytes) override {
-    cpu_->copy_out(host, from, bytes);
-  }
-  void* host_pointer(void* memory) override { return memory; }
-  std::unique_ptr<Program> load(const ObjectCode& code) override { return cpu_->load(code); }
   bool supports(const LibraryCall& call, std::string* why) const override {
     const ProductRegion* region = region_of(call.node);
-    if (!region) return cpu_->supports(call, why);
+    if (!region) return cpu().supports(call, why);
     if (refuses && why) *why = "not today";
     return !refuses && (region == &kNegated || region == &kLargest) &&
-           cpu_->supports(plain(call), why);
+           cpu().supports(plain(call), why);
   }
   const LibraryProvider* library_provider() const override {
     static const Made provider;
     return &provider;
   }
   std::unique_ptr<Program> library(const LibraryCall& call) override {
-    if (!region_of(call.node)) return cpu_->library(call);
-    return std::make_unique<Fused>(cpu_->library(plain(call)), call);
+    if (!region_of(call.node)) return cpu().library(call);
+    return std::make_unique<Fused>(cpu().library(plain(call)), call);
   }
-  void synchronize() override { cpu_->synchronize(); }
 
  private:
   static LibraryCall plain(const LibraryCall& call) {
     return {sums_of(call.node), {call.operands[0], call.operands[1]}};
   }
-
-  std::string name_;
-  std::unique_ptr<Device> cpu_;
 };
 
 // --- programs on it ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "core/exec/context.h"
-#include "devices/cpu/cpu_device.h"
+#include "tests/device_on_cpu.h"
 #include "tinyshard/tinyshard.h"
 
 namespace tinyshard::segments_test {
@@ -111,40 +111,20 @@ class Recorded final : public Recording {
   std::mt19937 random_{7};
 };
 
-class RecordingCpu final : public Device {
+class RecordingCpu final : public test::DeviceOnCpu {
  public:
-  explicit RecordingCpu(int index)
-      : name_("RECORDING:" + std::to_string(index)), cpu_(make_cpu_device(index, 1)) {}
+  explicit RecordingCpu(int index) : DeviceOnCpu("RECORDING", index) {}
 
-  std::string name() const override { return name_; }
-  const Target& target() const override { return cpu_->target(); }
-  const DeviceProfile& profile() const override { return cpu_->profile(); }
-  using Device::allocate;
-  void* allocate(size_t bytes, const char* purpose) override {
-    return cpu_->allocate(bytes, purpose);
-  }
-  void free(void* memory, size_t bytes) noexcept override { cpu_->free(memory, bytes); }
-  MemoryStats memory() const override { return cpu_->memory(); }
-  void copy_in(void* to, const void* host, size_t bytes) override {
-    cpu_->copy_in(to, host, bytes);
-  }
-  void copy_out(void* host, const void* from, size_t bytes) override {
-    cpu_->copy_out(host, from, bytes);
-  }
   bool copy_from(void* to, Device& source, const void* from, size_t bytes) override {
     if (!dynamic_cast<RecordingCpu*>(&source)) return false;
-    tell(nullptr, 0, [=, this](void* const*) { cpu_->copy_in(to, from, bytes); });
+    tell(nullptr, 0, [=, this](void* const*) { cpu().copy_in(to, from, bytes); });
     return true;
   }
-  void* host_pointer(void* memory) override { return memory; }
   std::unique_ptr<Program> load(const ObjectCode& code) override {
-    return std::make_unique<Told>(*this, cpu_->load(code), kUnknown);
-  }
-  bool supports(const LibraryCall& call, std::string* why) const override {
-    return cpu_->supports(call, why);
+    return std::make_unique<Told>(*this, cpu().load(code), kUnknown);
   }
   std::unique_ptr<Program> library(const LibraryCall& call) override {
-    return std::make_unique<Told>(*this, cpu_->library(call),
+    return std::make_unique<Told>(*this, cpu().library(call),
                                   call.operands.size() + call.also.size() + 1);
   }
   void synchronize() override {}
@@ -190,8 +170,6 @@ class RecordingCpu final : public Device {
     recording_->back().work.push_back({list, {list, list + count}, std::move(run)});
   }
 
-  std::string name_;
-  std::unique_ptr<Device> cpu_;
   std::unique_ptr<std::vector<Recorded::Step>> recording_;
   bool in_steps_ = false;
 };
