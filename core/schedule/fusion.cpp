@@ -31,9 +31,10 @@ constexpr int kLargeKernel = 400;    // nodes in one kernel before its value is 
 constexpr int kMostComputations = 4 * kLargeKernel;  // of its nodes, before a value in it is
 constexpr int kMostViews = 500;                      // of views, before one gets memory
 constexpr int64_t kMuch = 1 << 20, kFew = 16;        // elements; of which one is taken
-constexpr double kLongRow = 32,
-                 kLongRows = 1 << 16;  // elements that are reduced; all of them together
-constexpr int64_t kFewSums = 1 << 12;  // of values that took reductions
+// A value that so long a reduction makes is stored if few sums add it up, where rows together have so many
+// elements: a kernel more takes longer else.
+constexpr double kLongRow = 32, kLongRows = 1 << 16;
+constexpr int64_t kFewSums = 1 << 12;
 
 // The cost of computing a value inside another kernel, each part counted once.
 struct Cost {

@@ -19,8 +19,8 @@ DType unsigned_of(size_t bytes) {
   return bytes == 1 ? DType::U8 : bytes == 2 ? DType::U16 : bytes == 4 ? DType::U32 : DType::U64;
 }
 
-constexpr int64_t kPairs =
-    1 << 12;  // of a place and a row, up to which no kernels of their own are worth it
+// So few pairs of a place and a row are compared in the kernel that reads the result.
+constexpr int64_t kPairs = 1 << 12;
 
 // Keys are of 32 bits, and so are places.
 bool can_sort(const ScatterShape& s) {
