@@ -59,6 +59,31 @@ TEST(Activity, LatenessIsNotAddedUp) {
   EXPECT_NEAR(activities(rings, 1300 * kMs)[1].late_per_run, .025, 1e-9);
 }
 
+// On a mesh of 2 x 2 ranks {0, 2} and {1, 3} meet first, then {0, 1} and {2, 3}. Rank 1 is late to the first
+// call, so that rank 3 waits there and comes late to the second, for which it is not to blame.
+TEST(Activity, WhoWaitedIsNotLate) {
+  std::vector<RankRing> rings;
+  for (int rank = 0; rank < 4; ++rank) {
+    const bool odd = rank % 2 != 0;
+    RankRing& ring = rings.emplace_back(ring_of(rank, rank == 1 ? 85 : 60));
+    for (int i = 11; i >= 0; --i) {
+      RecordedCall& first = ring.calls[size_t(i)];
+      const int64_t begin = (i + 1) * 100 * kMs;
+      first.group = odd ? 21 : 20;
+      first.completed_ns = begin + (odd ? 86 : 61) * kMs;
+      RecordedCall second = first;
+      second.group = rank < 2 ? 30 : 31;
+      second.started_ns = *first.completed_ns;
+      second.completed_ns = begin + 87 * kMs;
+      ring.calls.insert(ring.calls.begin() + i + 1, second);
+    }
+  }
+  const auto ranks = activities(rings, 1300 * kMs);
+  EXPECT_NEAR(ranks[1].late_per_run, .025, 1e-9);
+  EXPECT_NEAR(ranks[3].late_per_run, 0, 1e-9);
+  EXPECT_EQ(slowest(ranks), 1);
+}
+
 TEST(Activity, NobodyIsLate) {
   const std::vector<RankRing> rings = {ring_of(0, 60), ring_of(1, 61), ring_of(2, 62)};
   EXPECT_EQ(slowest(activities(rings, 1300 * kMs)), -1);

@@ -2,6 +2,9 @@
 // watched tells as much. Example: ten runs of 100 ms, in each of which ranks 0, 1 and 3 begin their
 // all_reduce after 60 ms, and rank 2 after 85: rank 2 is late by 25 ms a run, a quarter of the time; the
 // others are in calls for 40 % of it, rank 2 for 15 %.
+//
+// A rank is not late for what it waited itself. Example: rank 3 waits for rank 1 in an all_gather of axis
+// "data" and comes to the all_reduce that it shares with rank 2 only then: rank 1 is late, rank 3 is not.
 #include "transport/recorder/activity.h"
 
 #include <algorithm>
@@ -57,24 +60,45 @@ double rate_of(const Window& window, int64_t now_ns) {
   return since > 2 * took / runs ? 1 / since : runs / took;
 }
 
-double share_in_calls(const Window& window, int64_t now_ns) {
-  double in = 0;
+struct Span {
+  int64_t begin_ns, end_ns;
+};
+
+// When a rank was in calls: disjoint, in order of time.
+std::vector<Span> spans_in_calls(const Window& window, int64_t now_ns) {
+  std::vector<Span> spans;
   int64_t until = window.begin_ns;
   for (const RecordedCall& call : window.calls) {
     if (call.kind != RecordKind::Call) continue;
     const int64_t begin = std::max(call.started_ns, until),
                   end = std::max(begin, call.completed_ns.value_or(now_ns));
-    in += seconds(begin, end);
-    until = std::max(until, end);
+    if (end > begin) spans.push_back({begin, end});
+    until = end;
   }
-  const double all = seconds(window.begin_ns, std::max(until, window.last_run_ns));
-  return all > 0 ? std::min(1.0, in / all) : 0;
+  return spans;
+}
+
+// How long a rank was in calls between two times.
+double seconds_in_calls(std::span<const Span> spans, int64_t from_ns, int64_t to_ns) {
+  double in = 0;
+  for (auto s = std::ranges::lower_bound(spans, from_ns, {}, &Span::end_ns);
+       s != spans.end() && s->begin_ns < to_ns; ++s)
+    in += seconds(std::max(s->begin_ns, from_ns), std::min(s->end_ns, to_ns));
+  return in;
+}
+
+double share_in_calls(const Window& window, std::span<const Span> spans) {
+  if (spans.empty()) return 0;
+  const int64_t end = std::max(spans.back().end_ns, window.last_run_ns);
+  const double all = seconds(window.begin_ns, end);
+  return all > 0 ? seconds_in_calls(spans, window.begin_ns, end) / all : 0;
 }
 
 }  // namespace
 
 std::vector<RankActivity> activities(std::span<const RankRing> rings, int64_t now_ns) {
   std::vector<RankActivity> ranks;
+  std::vector<std::vector<Span>> in_calls;  // of each ring
   struct Begin {
     size_t ring;
     int64_t ns;
@@ -86,7 +110,7 @@ std::vector<RankActivity> activities(std::span<const RankRing> rings, int64_t no
     RankActivity& rank = ranks.emplace_back();
     rank.run = window.last_run;
     rank.runs_per_s = rate_of(window, now_ns);
-    rank.in_calls = share_in_calls(window, now_ns);
+    rank.in_calls = share_in_calls(window, in_calls.emplace_back(spans_in_calls(window, now_ns)));
     for (const RecordedCall& call : window.calls) {
       if (call.kind == RecordKind::Call && !is_pair(call.call.op) && call.ranks.size() > 1)
         shared[{call.group, call.sequence}].push_back(
@@ -100,7 +124,8 @@ std::vector<RankActivity> activities(std::span<const RankRing> rings, int64_t no
     const int64_t first = std::ranges::min_element(begins, {}, &Begin::ns)->ns;
     for (const Begin& begin : begins) {
       double& most = late[begin.ring][begin.run];
-      most = std::max(most, seconds(first, begin.ns));
+      most = std::max(
+          most, seconds(first, begin.ns) - seconds_in_calls(in_calls[begin.ring], first, begin.ns));
       ++ranks[begin.ring].calls;
     }
   }

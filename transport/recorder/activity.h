@@ -13,7 +13,8 @@ struct RankActivity {
   uint64_t run = 0;       // number of the run under way, counted by its context from 1
   double runs_per_s = 0;  // falls when a run takes longer than those before it
   double in_calls = 0;    // share of the time in which a collective was under way, from 0 to 1
-  // Seconds by which it came to a collective of a run after the first rank, at most; the mean of the runs.
+  // Seconds by which it came to a collective of a run after the first rank, at most and less what it waited
+  // itself in that time; the mean of the runs.
   double late_per_run = 0;
   int64_t calls = 0;  // collectives that were compared with those of other ranks
 };
