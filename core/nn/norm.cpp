@@ -8,6 +8,7 @@
 
 #include "core/base/call.h"
 #include "core/nn/types_internal.h"
+#include "core/tensor/function.h"
 
 namespace tinyshard::nn {
 namespace {
@@ -27,6 +28,56 @@ void check_channels(const Tensor& x, int64_t channels) {
     fail(fmt::format("expected [n, {}, ...], got {}", channels, x.describe()));
   }
 }
+
+// Statistics of the channels of [n, channels, spatial...], as [1, channels, 1, ...]. Where images are long
+// enough to keep a group of lanes at work, and all of them take longer to read than a kernel to start, each
+// is looked at once: its mean and its variance come from one reading, and what holds of all images is made of
+// these.
+struct ChannelStatistics {
+  static constexpr int64_t kLongImage = 64, kMuch = 1 << 20;  // elements
+
+  Dims spatial;
+  bool by_images;
+
+  explicit ChannelStatistics(const Tensor& x) {
+    int64_t places = 1;
+    for (int64_t i = 2; i < x.ndim(); ++i) spatial.push_back(i), places *= x.shape(i);
+    by_images = places >= kLongImage && x.numel() >= kMuch;
+  }
+  Tensor over_all(const Tensor& x) const {
+    Dims axes = spatial;
+    axes.insert(axes.begin(), 0);
+    return x.mean(axes, true);
+  }
+  Tensor mean(const Tensor& x) const {
+    return by_images ? x.mean(spatial, true).mean(0, true) : over_all(x);
+  }
+  // The variance of all is the mean of those of the images, and the variance of their means. Example:
+  // {1, 3} and {5, 7} have variance 1 each and means 2 and 6, so 1 + 4 together.
+  Tensor variance(const Tensor& x) const {
+    if (!by_images) return over_all((x - mean(x)).square());
+    const Tensor means = x.mean(spatial, true);
+    return (x - means).square().mean(spatial, true).mean(0, true) +
+           (means - mean(x)).square().mean(0, true);
+  }
+};
+
+// Their variance, whose gradient leaves out its way through the mean: that is 0, and would be a pass over
+// the values. Second derivatives go through the mean in backward().
+class ChannelVariance : public Function {
+ public:
+  Tensor forward(const std::vector<Tensor>& inputs) override {
+    x_ = inputs[0];
+    return ChannelStatistics(x_).variance(x_);
+  }
+  std::vector<Tensor> backward(const Tensor& gradient) override {
+    const double count = double(x_.numel()) / double(x_.shape(1));
+    return {gradient * (2 / count) * (x_ - ChannelStatistics(x_).mean(x_))};
+  }
+
+ private:
+  Tensor x_;
+};
 
 }  // namespace
 
@@ -104,16 +155,9 @@ Tensor BatchNorm::operator()(const Tensor& x, Caller caller) const {
   if (options.track_running_stats && !learns) {
     return x.batchnorm(weight, bias, running_mean, (running_var + options.eps).rsqrt());
   }
-  Dims axes;
-  for (int64_t i = 0; i < x.ndim(); ++i) {
-    if (i != 1) axes.push_back(i);
-  }
   Tensor wide = x.cast(accumulator(x.dtype()));
-  Tensor mean = wide.mean(axes);
-  // The first derivative of the variance by the mean is 0, but second derivatives go through the mean:
-  // it is not detached.
-  Tensor centred = wide - per_channel(mean, x.ndim());
-  Tensor variance = centred.square().mean(axes);
+  Tensor mean = ChannelStatistics(wide).mean(wide).flatten();
+  Tensor variance = Function::apply<ChannelVariance>({wide}).flatten();
   if (learns) {
     double keep = 1 - options.momentum;
     double unbiased = double(x.numel()) / double(std::max<int64_t>(x.numel() - x.shape(1), 1));

@@ -3,7 +3,8 @@
 // more than reading it back, that is, unless it reads at most one buffer of its own size, does
 // little arithmetic and contains no reduction. A reduced value that several kernels spread out
 // again (a mean, a maximum) gets memory itself, being small, so that what is computed from it stays
-// cheap. If a value is only widened, its narrow form gets the memory. So does what few sums add up, if a long
+// cheap. A value gets none if all that is made of it goes through one other that gets memory. If a value is only
+// widened, its narrow form gets the memory. So does what few sums add up, if a long
 // reduction makes each term.
 //
 // A kernel computes a node once for each way in which it looks at it: in a stencil
@@ -144,6 +145,48 @@ struct Users {
   }
 };
 
+// Where all uses of a value come together. Of a = f(x), b = g(x), c = a + b, d = h(c) all uses of x come together in
+// c, and those of c in d; they do not if b is also a result. Values are numbers in the order of a graph, whose last is
+// looked at first.
+class Meetings {
+ public:
+  static constexpr uint32_t kNowhere = ~uint32_t(0);
+
+  explicit Meetings(size_t values) : meets_(values), depth_(values) {}
+
+  // Value `user` uses `source`.
+  void use(uint32_t source, uint32_t user) {
+    Meeting& m = meets_[source];
+    m = m.used ? Meeting{true, common(m.at, user)} : Meeting{true, user};
+  }
+  // All uses of the value are known. Those of one that `ends` lead nowhere else.
+  void finish(uint32_t value, bool ends) {
+    Meeting& m = meets_[value];
+    if (ends) m.at = kNowhere;
+    depth_[value] = m.at == kNowhere ? 0 : depth_[m.at] + 1;
+  }
+  uint32_t of(uint32_t value) const { return meets_[value].at; }
+
+ private:
+  static constexpr int kSteps = 64;  // to look for a place far above is not worth its time
+  struct Meeting {
+    bool used = false;
+    uint32_t at = kNowhere;
+  };
+
+  uint32_t common(uint32_t a, uint32_t b) const {
+    for (int step = 0; step < kSteps; ++step) {
+      if (a == b || a == kNowhere || b == kNowhere) return a == b ? a : kNowhere;
+      uint32_t& deeper = depth_[a] > depth_[b] ? a : b;
+      deeper = meets_[deeper].at;
+    }
+    return kNowhere;
+  }
+
+  std::vector<Meeting> meets_;
+  std::vector<uint32_t> depth_;
+};
+
 // Returns what a value is widened from: the same in less memory.
 UOp narrower(const UOp& x) {
   bool widened = x.op() == Op::Cast && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
@@ -201,11 +244,14 @@ void Fusion::choose(std::span<const UOp> order) {
   for (const UOp& x : order) number[x] = uint32_t(number.size());
   std::vector<Facts> facts(order.size());
   auto of = [&](const UOp& x) -> Facts& { return facts[number.at(x)]; };
+  Meetings meetings(order.size());
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& x = order[i];
     const Users mine = materialized(x) ? Users{x.get(), false} : facts[i].users;
     const uint32_t count = is_movement(x.op()) ? facts[i].consumers : 1;
+    meetings.finish(uint32_t(i), materialized(x) || x.op() == Op::Reduce);
     for (const UOp& s : x->src()) {
+      meetings.use(number.at(s), uint32_t(i));
       Facts& source = of(s);
       source.users.add(mine);
       source.consumers += count;
@@ -237,6 +283,21 @@ void Fusion::choose(std::span<const UOp> order) {
   };
   auto can_get_memory = [&](const UOp& x) {
     return !materialized(x) && !is_movement(x.op()) && !x->src().empty();
+  };
+  auto is_shared = [&](size_t i) { return facts[i].consumers > 1 && facts[i].users.several; };
+  // Tells whether a value through which all uses of this one go is shared: that one costs no less, and gets the
+  // memory, where it takes no more.
+  auto shared_above = [&](size_t i) {
+    const auto bytes = [](const UOp& x) {
+      return x->numel() * int64_t(itemsize(narrower(x).dtype()));
+    };
+    for (uint32_t above = meetings.of(uint32_t(i)); above != Meetings::kNowhere;
+         above = meetings.of(above)) {
+      const UOp& y = order[above];
+      if (y->numel() != order[i]->numel()) return false;
+      if (is_shared(above) && can_get_memory(y)) return bytes(y) <= bytes(order[i]);
+    }
+    return false;
   };
   // Finds what follows from the sources of x.
   auto follow = [&](const UOp& x) {
@@ -309,7 +370,7 @@ void Fusion::choose(std::span<const UOp> order) {
       }
     }
     if (!can_get_memory(x)) continue;
-    const bool shared = mine.consumers > 1 && mine.users.several;
+    const bool shared = is_shared(i) && !shared_above(i);
     if (!shared && mine.size <= kLargeKernel) continue;
     std::optional<Computations> found(std::in_place);
     Cost cost = cost_of(x, *found);
