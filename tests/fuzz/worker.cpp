@@ -46,7 +46,7 @@ Got receive_all(int socket, void* data, size_t size, std::chrono::steady_clock::
         until - std::chrono::steady_clock::now());
     pollfd p{socket, POLLIN, 0};
     if (left.count() <= 0) return Got::Late;
-    // Of a worker whose way is rarely drawn nothing is wanted for an hour: poll() may end before.
+    // A worker whose way is rarely drawn may wait for an hour; poll() gives up before.
     if (poll(&p, 1, int(std::min<int64_t>(left.count(), 1'000'000))) == 0) continue;
     ssize_t n = recv(socket, at, size, 0);
     if (n <= 0) return Got::End;
