@@ -401,6 +401,25 @@ class Pipeline::Pass {
     w.made = {end.uop()};
   }
 
+  // Parameters that a stage, or the loss behind the last one, reads without having named them.
+  static std::vector<StatePtr> unnamed_parameters(const Work& w, const UOp& root) {
+    std::vector<StatePtr> found = parameters_of(Graph(std::span(&root, 1)));
+    std::erase_if(found, [&](const StatePtr& state) {
+      return std::ranges::any_of(w.parameters.given,
+                                 [&](const Tensor& t) { return t.state() == state; });
+    });
+    return found;
+  }
+
+  [[noreturn]] void refuse_unnamed(size_t stage, TensorState& state) const {
+    const bool last = stage + 1 == work_.size();
+    refuse(fmt::format(
+        "stage {}{} reads the parameter {}, which the stage does not name, so that it would get no "
+        "gradient: name it beside the layers of the stage, or detach() it",
+        stage, last ? ", or the loss behind it," : "",
+        state.label.empty() ? value::text_of(touch(state)) : state.label));
+  }
+
   void backward(size_t stage, int64_t m) {
     Work& w = work_[stage];
     Micro& micro = w.micro[size_t(m)];
@@ -420,8 +439,16 @@ class Pipeline::Pass {
       targets.push_back(touch(*micro.input.state()));
       names.push_back(micro.input.state()->name);
     }
-    const std::vector<UOp> gradients =
-        gradient(std::span(&root, 1), std::span(&seed, 1), targets, names);
+    std::vector<StatePtr> unnamed;  // the same for each micro-batch
+    if (m == 0) unnamed = unnamed_parameters(w, root);
+    for (const StatePtr& state : unnamed) {
+      targets.push_back(touch(*state));
+      names.push_back(state->name);
+    }
+    std::vector<UOp> gradients = gradient(std::span(&root, 1), std::span(&seed, 1), targets, names);
+    for (size_t i = unnamed.size(); i-- > 0; gradients.pop_back()) {
+      if (gradients.back()) refuse_unnamed(stage, *unnamed[i]);
+    }
     w.made.clear();
     for (size_t i = 0; i < w.parameters.nodes.size(); ++i) {
       w.parameters.take(i, gradients[i]);

@@ -86,8 +86,8 @@ class Pipeline {
   // batch and its targets lie on one device, on the mesh, or on the first and on the last stage.
   // The loss is on every device of the mesh. The first stages may have no parameter that is trained:
   // of them there are no backward passes. UserError where the micro-batches do not divide the rows of
-  // both, for what lies elsewhere, for a stage whose result has no gradient, and where no stage has
-  // parameters to train.
+  // both, for what lies elsewhere, for a stage whose result has no gradient, where no stage has
+  // parameters to train, and for a parameter that a stage, or the loss, reads without having named it.
   Tensor backward(const Tensor& batch, const Tensor& targets, const Loss& loss,
                   Caller caller = Caller::current()) const;
   // The loss alone.

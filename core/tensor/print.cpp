@@ -128,9 +128,13 @@ std::vector<std::string> number_texts(const Tensor& tensor, const std::vector<En
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
+std::ostream& operator<<(std::ostream& out, const Printed& printed) {
+  const Tensor& tensor = printed.tensor;
   if (!tensor.defined()) return out << "no tensor";
-  Call call("operator<<");
+  // The standard library prints into a temporary stream by an operator of its own, in <ostream>.
+  const std::string_view file = printed.caller.file_name();
+  const bool by_library = file.find('.', file.find_last_of('/') + 1) == std::string_view::npos;
+  Call call("operator<<", by_library ? std::source_location() : printed.caller);
   std::vector<Ends> ends = ends_of(tensor.shape(), tensor.numel() > kWhole || tensor.numel() == 0);
   std::vector<std::string> texts = number_texts(tensor, ends);
   size_t width = 0, next = 0;

@@ -753,9 +753,17 @@ struct Tensor::Svd {
   Tensor u, s, vt;
 };
 
+// A tensor that a stream prints, with the line that does.
+struct Printed {
+  const Tensor& tensor;
+  Caller caller;
+  Printed(const Tensor& t, Caller c = Caller::current()) : tensor(t), caller(c) {}  // NOLINT
+};
+
 // Values as nested lists, long ones abridged, then type and shape. Realizes; of more than 64 MiB
-// only what is shown is computed, and the tensor stays as it is.
-std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+// only what is shown is computed, and the tensor stays as it is. UserError inside of a captured step, which
+// has no values yet.
+std::ostream& operator<<(std::ostream& out, const Printed& printed);
 std::ostream& operator<<(std::ostream& out, const TensorSharding& sharding);
 
 template <class E>

@@ -536,6 +536,19 @@ TEST_F(Pipeline, MistakesAreTold) {
   expect([&] { run({a, {[&](const Tensor&) { return Tensor(); }, b}}); }, "stage 1 gives no value");
   expect([&] { run({{[&](const Tensor& x) { return x * 2; }, a}, b}); },
          "the result of stage 0 depends on none of its parameters");
+  // A parameter that no stage names would not be trained, and nobody would know.
+  const Tensor scale = Tensor::ones({1}).is_param_();
+  expect([&] { run({{[&](const Tensor& x) { return a(x) * scale; }, a}, b}); },
+         "stage 0 reads the parameter f32[1], which the stage does not name");
+  auto scaled = [&](const Tensor& x, const Tensor& y) { return mean(x * scale, y).sum(); };
+  expect([&] { pipe.backward(rows, rows, scaled); },
+         "stage 1, or the loss behind it, reads the parameter f32[1]");
+  auto held = [&](const Tensor& x, const Tensor& y) { return mean(x * scale.detach(), y); };
+  EXPECT_TRUE(pipe.backward(rows, rows, held).defined());
+  const nn::Pipeline named =
+      make(mesh, "pipe", {a, {[&](const Tensor& x) { return b(x); }, b, scale}});
+  named.backward(rows, rows, scaled);
+  EXPECT_TRUE(scale.grad().defined());
   for (const Tensor& p : {a.weight, a.bias, b.weight, b.bias}) p.is_param_(false);
   expect([&] { run({a, b}); }, "no stage has a parameter that is trained");
 }

@@ -315,8 +315,11 @@ TEST(ErrorsOf, ReadingInsideACapture) {
   expect(told_inside([](const Tensor& x) { (void)x.nonzero(); }), "nonzero", "nonzero(size)");
   expect(told_inside([](const Tensor& x) { (void)x.masked_select(x > 0); }), "masked_select",
          "masked_select(mask, size)");
+  std::ostringstream out;
+  expect(told_inside([&](const Tensor& x) { out << "x is " << x; }), "operator<<", reading);
   const std::string printed = told_inside([](const Tensor& x) { std::ostringstream() << x; });
   EXPECT_EQ(printed.find("operator<<: " + reading), 0u) << printed;
+  EXPECT_EQ(printed.find("(ostream:"), std::string::npos) << printed;
 }
 
 TEST(ErrorsOf, OtherShapesAfterACapture) {
