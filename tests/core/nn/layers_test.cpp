@@ -113,6 +113,20 @@ TEST(Layers, BatchNormLearnsNothingOfAnEmptyBatch) {
   EXPECT_EQ(forgetful(Tensor::ones({0, 2})).numel(), 0);
 }
 
+TEST(Layers, NormsOfNoRowsHaveNone) {
+  TrainingMode on;
+  for (const Dims& shape : {Dims{0, 4}, Dims{0, 4, 3}, Dims{0, 4, 3, 3}, Dims{2, 4, 0, 3}}) {
+    const nn::GroupNorm groups(2, 4);
+    const nn::InstanceNorm instances(4);
+    Tensor x = Tensor::ones(shape);
+    EXPECT_EQ(groups(x).to_vector<float>(), std::vector<float>{});
+    EXPECT_EQ(instances(x).shape(), shape);
+    (groups(x).sum() + instances(x).sum()).backward();
+    EXPECT_EQ(groups.weight.grad().to_vector<float>(), std::vector<float>(4, 0));
+    EXPECT_EQ(instances.bias.grad().to_vector<float>(), std::vector<float>(4, 0));
+  }
+}
+
 TEST(Layers, BatchNormUsesWhatItLearnedOutsideOfTraining) {
   nn::BatchNorm norm(2);
   Tensor x = Tensor::randn({16, 2, 3, 3}) * 2 + 5;
