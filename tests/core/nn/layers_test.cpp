@@ -72,6 +72,14 @@ TEST(Layers, SamePaddingKeepsTheSize) {
   EXPECT_EQ(nn::Conv1d(2, 3, 5, {.same = true})(Tensor::ones({1, 2, 8})).shape(), (Dims{1, 3, 8}));
 }
 
+TEST(Layers, SizesOfNormsAreListsOrNumbers) {
+  EXPECT_EQ(nn::LayerNorm({16}).weight.shape(), (Dims{16}));
+  EXPECT_EQ(nn::LayerNorm(16).weight.shape(), (Dims{16}));
+  EXPECT_EQ(nn::LayerNorm({16, 8}).weight.shape(), (Dims{16, 8}));
+  EXPECT_FALSE(nn::LayerNorm({16}, {.affine = false}).weight.defined());
+  EXPECT_EQ(nn::LayerNorm2d({4})(Tensor::ones({2, 4, 3, 3})).shape(), (Dims{2, 4, 3, 3}));
+}
+
 TEST(Layers, EmbeddingsTakeIndicesOfAnyShape) {
   nn::Embedding table(10, 4);
   EXPECT_EQ(table(Tensor{{1, 2, 3}, {4, 5, 6}}).shape(), (Dims{2, 3, 4}));
