@@ -362,8 +362,8 @@ Tensor Tensor::flip(const Ints& axes, Caller caller) const& {
   Call call("flip", caller);
   const Value x(*this);
   const Dims dims = value::resolve_axes(Axes(axes.values), x.rank());
-  const bool is_plain =
-      std::ranges::none_of(dims, [&](int64_t axis) { return value::size_along(x, axis).has_value(); });
+  const bool is_plain = std::ranges::none_of(
+      dims, [&](int64_t axis) { return value::size_along(x, axis).has_value(); });
   if (is_plain)
     return value::moved(*this, [dims](const Value& whole) { return value::flip(whole, dims); });
   auto take = [dims](const Value& whole) { return reversed_as(whole, whole, dims); };

@@ -139,7 +139,8 @@ TEST(MeshesOfRanks, HaveTheNormOfWhatWasPlacedNowhereToo) {
       return loss + norm;
     };
     Jit step = train;
-    for (int i = 0; i < 2; ++i) {  // gradients: of each weight the scale, of it the sum of the weights
+    for (int i = 0; i < 2;
+         ++i) {  // gradients: of each weight the scale, of it the sum of the weights
       const double slope = scale.item<double>(), sum = w.sum().item<double>();
       const double want = slope * sum + std::hypot(2 * slope, sum);
       EXPECT_NEAR((captured ? step() : train()).item<double>(), want, 1e-4);

@@ -2,9 +2,9 @@
 #include "core/schedule/hazards.h"
 
 #include <random>
+#include <sys/resource.h>
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "tests/sanitized.h"
 

@@ -252,7 +252,8 @@ TEST(CrossEntropy, OfALabelThatIsNoClassIsNan) {
     EXPECT_TRUE(is_nan(scores.nll_loss(labels))) << label;
     EXPECT_TRUE(is_nan(x.cross_entropy(labels, {.ignore_index = 1}))) << "another is ignored";
     EXPECT_FALSE(is_nan(x.cross_entropy(labels, {.ignore_index = label}))) << label;
-    const Doubles each = x.cross_entropy(labels, {.reduction = Reduction::None}).to_vector<double>();
+    const Doubles each =
+        x.cross_entropy(labels, {.reduction = Reduction::None}).to_vector<double>();
     EXPECT_TRUE(std::isfinite(each[0]) && std::isnan(each[1]) && std::isfinite(each[2])) << label;
   }
 }
