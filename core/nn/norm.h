@@ -19,8 +19,8 @@ struct LayerNorm {
   explicit LayerNorm(const Ints& normalized_shape, const NormOptions& options = {});
   // Braces around one size are a list too, and no other LayerNorm.
   template <std::integral T>
-  LayerNorm(std::initializer_list<T> normalized_shape, const NormOptions& options = {})
-      : LayerNorm(Ints(Dims(normalized_shape.begin(), normalized_shape.end())), options) {}
+  LayerNorm(std::initializer_list<T> sizes, const NormOptions& options = {})
+      : LayerNorm(Ints(Dims(sizes.begin(), sizes.end())), options) {}
   Tensor operator()(const Tensor& x, Caller caller = Caller::current()) const;
 
   Tensor weight, bias;
