@@ -35,8 +35,7 @@ std::string numbered(size_t i) { return "input " + std::to_string(i); }
 
 void check_defined(const CapturedStep::States& inputs, const TracedStep::Names& name) {
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i])
-      throw UserError("captured step: " + name(i) + " is a tensor that was never given a value");
+    if (!inputs[i]) fail(name(i) + " is a tensor that was never given a value");
   }
 }
 
@@ -72,13 +71,13 @@ static void tell(CapturedStep::Site* site, const TracedStep& step) {
 
 const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const Trace& trace,
                                                      Site* site) {
+  const std::source_location caller = site ? site->caller : std::source_location();
   if (current_capture()) {
-    const Call call("captured step", site ? site->caller : std::source_location());
+    const Call call("captured step", caller);
     fail("it cannot be called while another one is recorded");
   }
   const TracedStep::Names names =
       site && site->name_of_input ? std::ref(site->name_of_input) : TracedStep::Names(numbered);
-  check_defined(inputs, names);
   Lane& lane = lane_here();
   TracedStep* step = nullptr;
   std::shared_ptr<const TracedStep> known;
@@ -87,7 +86,8 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
     known = known_;
   }
   {
-    const Call call("captured step", site ? site->caller : std::source_location());
+    const Call call("captured step", caller);
+    check_defined(inputs, names);
     if (known) known->executable().check_usable();
     realize(inputs);
     if (!lane.traced.empty())
@@ -103,6 +103,7 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
   }
   const Context::Turn turn;
   tell(site, *step);
+  step->caller = caller;
   return step->replay(inputs, names);
 }
 
@@ -141,6 +142,7 @@ TracedStep* CapturedStep::Impl::fitting(Lane& lane) {
 TracedStep& CapturedStep::Impl::capture(Lane& lane, const States& inputs, const Trace& trace,
                                         const Site* site, const TracedStep::Names& name) {
   auto step = std::make_shared<TracedStep>();
+  if (site) step->caller = site->caller;
   auto one_at_a_time = [&](const States& arguments) {
     std::lock_guard lock(tracing_);
     States results = trace(arguments);

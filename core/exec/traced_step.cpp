@@ -36,19 +36,23 @@ bool is_of_an_input(const TensorState& state) {
   return has_storage(state.value) && Storage::of(*storage_node(state.value))->is_placeholder();
 }
 
-void check_results(const CapturedStep::States& states) {
+[[noreturn]] void refuse(const std::source_location& caller, const std::string& text) {
+  const Call call("captured step", caller);
+  fail(text);
+}
+
+void check_results(const CapturedStep::States& states, const std::source_location& caller) {
   for (size_t i = 0; i < states.size(); ++i) {
     if (!states[i])
-      throw UserError(
-          fmt::format("captured step: result {} is a tensor that was never given a value", i));
+      refuse(caller, fmt::format("result {} is a tensor that was never given a value", i));
     const SymbolicShape* sizes = symbolic_shape(states[i]->value);
     if (!sizes) continue;
     for (const auto& size : sizes->dims) {
       if (!size) continue;
-      throw UserError(fmt::format(
-          "captured step: result {} has a dim of size {}, from {} to {}; results are of one size: "
-          "give it its largest with to_bound(), or reduce it",
-          i, size->text, size->low, size->high));
+      refuse(caller,
+             fmt::format("result {} has a dim of size {}, from {} to {}; results are of one size: "
+                         "give it its largest with to_bound(), or reduce it",
+                         i, size->text, size->low, size->high));
     }
   }
 }
@@ -85,11 +89,11 @@ void TracedStep::capture(const States& inputs, const CapturedStep::Trace& trace,
       const uint64_t opened = pass_scopes_opened();
       outputs_ = trace(arguments);
       if (pass_scopes_opened() != opened) {
-        throw UserError(
-            "captured step: a PassScope was opened within it, where nothing is planned: open it "
-            "around the call");
+        refuse(
+            caller,
+            "a PassScope was opened within it, where nothing is planned: open it around the call");
       }
-      check_results(outputs_);
+      check_results(outputs_, caller);
       // A returned tensor from before the trace is realized, as an operand is: the step leaves it where
       // it is.
       for (const StatePtr& s : outputs_) touch(*s);
@@ -397,12 +401,13 @@ void TracedStep::check_not_replaced() const {
     for (const Storage* s : *storages) {
       if (s->replaced_at <= captured_at_) continue;
       if (is_result(*s)) continue;  // they are given back their values below
-      throw UserError(fmt::format(
-          "captured step: {}{}{}{} on {} is used by the step, but replace() has given its tensor "
-          "another value since, which the step does not know: assign() writes where it looks; or "
-          "call reset() to capture it again",
-          s->label, s->label.empty() ? "" : ", ", tinyshard::name(s->dtype()),
-          to_string(s->shape()), s->sharding.to_string()));
+      refuse(caller,
+             fmt::format("{}{}{}{} on {} is used by the step, but replace() has given its "
+                         "tensor another value since, which the step does not know: "
+                         "assign() writes where it looks; or call reset() to capture it "
+                         "again",
+                         s->label, s->label.empty() ? "" : ", ", tinyshard::name(s->dtype()),
+                         to_string(s->shape()), s->sharding.to_string()));
     }
   }
 }
@@ -425,16 +430,14 @@ void TracedStep::check_alone(const States& inputs, size_t assigned, const Storag
                              const Names& name) const {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (i == assigned || inputs[i] != inputs[assigned]) continue;
-    throw UserError(fmt::format(
-        "captured step: inputs {} and {} are one tensor, and the step assigns to input {}: give it "
-        "a clone() as the other",
-        std::min(i, assigned), std::max(i, assigned), assigned));
+    refuse(caller, fmt::format("inputs {} and {} are one tensor, and the step assigns to input {}: "
+                               "give it a clone() as the other",
+                               std::min(i, assigned), std::max(i, assigned), assigned));
   }
   if ((use_.reads(&storage) || use_.writes(&storage)) && !is_result(storage)) {
-    throw UserError(
-        fmt::format("captured step: {}, to which the step assigns, is a tensor that the step also "
-                    "uses by itself: use the argument instead",
-                    name(assigned)));
+    refuse(caller, fmt::format("{}, to which the step assigns, is a tensor that the step also uses "
+                               "by itself: use the argument instead",
+                               name(assigned)));
   }
 }
 

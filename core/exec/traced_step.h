@@ -8,6 +8,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,6 +40,7 @@ class TracedStep {
   // Tells whether somebody else holds a result, or what is made of one.
   bool results_are_held() const;
   CapturedStep::Form form;
+  std::source_location caller;  // of the newest call, for messages
 
  private:
   struct Gradient {

@@ -131,8 +131,10 @@ GroupNorm::GroupNorm(int64_t groups, int64_t channels, const NormOptions& option
 Tensor GroupNorm::operator()(const Tensor& x, Caller caller) const {
   Call call("GroupNorm", caller);
   check_channels(x, num_channels);
+  int64_t width = num_channels / num_groups;  // of a group: a batch of no rows has none to infer
+  for (int64_t i = 2; i < x.ndim(); ++i) width *= x.shape(i);
   return in_wide(x, [&](const Tensor& wide) {
-    Tensor y = wide.reshape({x.shape(0), num_groups, -1}).layernorm(-1, eps).reshape(x.shape());
+    Tensor y = wide.reshape({x.shape(0), num_groups, width}).layernorm(-1, eps).reshape(x.shape());
     if (!weight.defined()) return y;
     return y * per_channel(weight, x.ndim()) + per_channel(bias, x.ndim());
   });

@@ -1,7 +1,9 @@
 // Normalisations. Weights start at one and biases at zero; `affine = false` leaves them out. All of
 // a 16-bit x is computed in f32, statistics and weights included, and rounded once to x's type.
 #pragma once
+#include <concepts>
 #include <cstdint>
+#include <initializer_list>
 
 #include "core/nn/fields.h"
 
@@ -15,6 +17,10 @@ struct NormOptions {
 // Over the last dims, which have this shape.
 struct LayerNorm {
   explicit LayerNorm(const Ints& normalized_shape, const NormOptions& options = {});
+  // Braces around one size are a list too, and no other LayerNorm.
+  template <std::integral T>
+  LayerNorm(std::initializer_list<T> sizes, const NormOptions& options = {})
+      : LayerNorm(Ints(Dims(sizes.begin(), sizes.end())), options) {}
   Tensor operator()(const Tensor& x, Caller caller = Caller::current()) const;
 
   Tensor weight, bias;

@@ -82,11 +82,12 @@ class Bucketing {
   static int64_t aligned(int64_t bytes) {
     return (bytes + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
   }
-  int64_t size_of(int t) const {
+  int64_t bytes_of(int t) const {
     const Task& task = tasks_[size_t(t)];
-    return aligned(std::max(buffers_[size_t(task.reads[0])].bytes(),
-                            buffers_[size_t(task.writes[0])].bytes()));
+    return std::max(buffers_[size_t(task.reads[0])].bytes(),
+                    buffers_[size_t(task.writes[0])].bytes());
   }
+  int64_t size_of(int t) const { return aligned(bytes_of(t)); }
 
   // The latest one of the kind, where t fits in: an earlier one is on its way by then. Otherwise a
   // new one, which stays alone where t is larger than a bucket.
@@ -118,7 +119,7 @@ class Bucketing {
 
   void share_buffer(Bucket& bucket, int t) {
     int in = tasks_[size_t(t)].reads[0], out = tasks_[size_t(t)].writes[0];
-    int64_t size = size_of(t);
+    const int64_t end = bucket.bytes + bytes_of(t);  // nothing is sent behind the last member
     Item& item = *tasks_[size_t(bucket.task)].item;
     if (bucket.buffer < 0) {
       VirtualBuffer memory;
@@ -133,9 +134,9 @@ class Bucketing {
       buffers_[size_t(b)].container = bucket.buffer;
       buffers_[size_t(b)].container_offset = bucket.bytes;
     }
-    bucket.bytes += size;
+    bucket.bytes = aligned(end);
     VirtualBuffer& memory = buffers_[size_t(bucket.buffer)];
-    int64_t count = bucket.bytes / int64_t(itemsize(memory.dtype));
+    int64_t count = end / int64_t(itemsize(memory.dtype));
     memory.shape = {count};
     item.collective.count = size_t(count);
   }

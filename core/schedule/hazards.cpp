@@ -52,14 +52,45 @@ class Touched {
   std::map<int64_t, Piece> pieces_;
 };
 
+// Knows which of the last 8192 steps before it each step comes after, so that memory grows with the
+// number of steps and not with its square. What lies further back counts as not known.
+class Order {
+ public:
+  explicit Order(size_t steps) : rows_(steps) {}
+
+  bool has(size_t step, size_t earlier) const {
+    const size_t first = first_word(step);
+    if (rows_[step].empty() || earlier / 64 < first) return false;
+    return rows_[step][earlier / 64 - first] >> (earlier % 64) & 1;
+  }
+
+  // The step comes after an earlier one, and after all that this one comes after.
+  void add(size_t step, size_t earlier) {
+    const size_t first = first_word(step);
+    std::vector<uint64_t>& row = rows_[step];
+    row.resize(step / 64 - first + 1);
+    if (earlier / 64 < first) return;
+    row[earlier / 64 - first] |= uint64_t{1} << (earlier % 64);
+    const std::vector<uint64_t>& known = rows_[earlier];
+    const size_t offset = first - first_word(earlier);
+    for (size_t w = offset; w < known.size(); ++w) row[w - offset] |= known[w];
+  }
+
+ private:
+  static constexpr size_t kWords = 8192 / 64;
+
+  // Bit b of word w of a row stands for step 64 (first_word(step) + w) + b.
+  static size_t first_word(size_t step) { return std::max(step / 64, kWords) - kWords; }
+
+  std::vector<std::vector<uint64_t>> rows_;
+};
+
 }  // namespace
 
 std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps) {
   std::map<uint64_t, Touched> memories;
   std::vector<std::vector<int>> result(steps.size());
-  // Bit b of row s: step s comes after step b.
-  const size_t words = (steps.size() + 63) / 64;
-  std::vector<std::vector<uint64_t>> reaches(steps.size(), std::vector<uint64_t>(words));
+  Order order(steps.size());
   std::vector<int> after;
   for (size_t s = 0; s < steps.size(); ++s) {
     after.clear();
@@ -75,12 +106,10 @@ std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps
       }
     }
     std::ranges::sort(after, std::greater());
-    auto& reached = reaches[s];
     for (int t : after) {
-      if (t == int(s) || (reached[size_t(t) / 64] >> (t % 64) & 1)) continue;
+      if (t == int(s) || order.has(s, size_t(t))) continue;
       result[s].push_back(t);
-      reached[size_t(t) / 64] |= uint64_t{1} << (t % 64);
-      for (size_t w = 0; w < words; ++w) reached[w] |= reaches[size_t(t)][w];
+      order.add(s, size_t(t));
     }
     std::ranges::reverse(result[s]);
   }

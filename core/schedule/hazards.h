@@ -16,7 +16,8 @@ struct Access {
 
 // Returns for each step the earlier ones that it must come after, in ascending order: those that
 // wrote what it touches, and those that read what it writes. Steps that another one of the list
-// comes after are left out.
+// comes after are left out, unless they lie more than 8192 steps back, where nobody looks: that they
+// stay there changes no order.
 std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps);
 
 // Returns which steps are urgent. `after`: what each step must come after. A step is urgent if it

@@ -344,21 +344,34 @@ Value reversed_within(const Value& x, int64_t axis, const SymbolicSize& size) {
                            size);
 }
 
-}  // namespace
-
-Tensor Tensor::flip(const Ints& axes, Caller caller) const& {
-  Call call("flip", caller);
-  Value x(*this);
+// x backwards along axes, some of which are as long in the step as those of `like`.
+Value reversed_as(const Value& like, Value x, const Dims& axes) {
   Dims plain;
-  for (int64_t axis : value::resolve_axes(Axes(axes.values), x.rank())) {
-    if (const auto size = value::size_along(x, axis))
+  for (int64_t axis : axes) {
+    if (const auto size = value::size_along(like, axis))
       x = reversed_within(x, axis, *size);
     else
       plain.push_back(axis);
   }
-  if (plain.size() < axes.size()) return value::flip(x, plain);
-  return value::moved(*this, [axes = value::resolve_axes(Axes(axes.values), ndim())](
-                                 const Value& x) { return value::flip(x, axes); });
+  return value::flip(x, plain);
+}
+
+}  // namespace
+
+Tensor Tensor::flip(const Ints& axes, Caller caller) const& {
+  Call call("flip", caller);
+  const Value x(*this);
+  const Dims dims = value::resolve_axes(Axes(axes.values), x.rank());
+  const bool is_plain = std::ranges::none_of(
+      dims, [&](int64_t axis) { return value::size_along(x, axis).has_value(); });
+  if (is_plain)
+    return value::moved(*this, [dims](const Value& whole) { return value::flip(whole, dims); });
+  auto take = [dims](const Value& whole) { return reversed_as(whole, whole, dims); };
+  // Backwards twice is forwards.
+  auto put = [dims](const Value& whole, const Value& part) -> value::Placed {
+    return {reversed_as(whole, value::broadcast_to(part, whole.shape()), dims), {}};
+  };
+  return value::view_of(*this, {take, put});
 }
 
 Tensor Tensor::roll(const Ints& shifts, const Axes& dims, Caller caller) const {

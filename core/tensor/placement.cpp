@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/error.h"
 #include "core/exec/context.h"
@@ -195,8 +196,9 @@ std::string TensorSharding::to_string() const {
   for (size_t d = 0; d < shape.size(); ++d) {
     text += (d ? ", " : "") + std::to_string(shape[d]);
     for (size_t a = 0; a < axes.size(); ++a) {
-      if (placements[a].is_shard() && placements[a].dim == static_cast<int>(d))
-        text += fmt::format("@{}:{}", axes[a].name, axes[a].size);
+      if (!placements[a].is_shard() || placements[a].dim != static_cast<int>(d)) continue;
+      text += fmt::format("@{}:{}", axes[a].name, axes[a].size);
+      if (placements[a].parts) text += fmt::format("({})", fmt::join(*placements[a].parts, " + "));
     }
   }
   for (size_t a = 0; a < axes.size(); ++a) {

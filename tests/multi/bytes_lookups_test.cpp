@@ -50,6 +50,18 @@ TEST_F(Lookups, StatisticsTravel) {
   });
 }
 
+// Messages of a bucket begin at multiples of 64 bytes, and the last one ends where it ends.
+TEST_F(Lookups, ShortStatisticsTravelAlone) {
+  each_world([&](int64_t n) {
+    Tensor x = split({4096, 24}, 0);
+    const double row = 2 * double(n - 1) / double(n) * 24 * 4;
+    EXPECT_LE(sent(x.sum(0)), bound(row));
+    EXPECT_LE(sent(x.max(0)), bound(row));
+    EXPECT_LE(sent(x.softmax(0)), bound(2 * row));
+    EXPECT_LE(sent(x / x.sum(0)), bound(row));
+  });
+}
+
 // A sum from which two values are made, each of which is wanted whole, is completed for both.
 TEST_F(Lookups, StatisticsThatShareASumSendItOnce) {
   each_world([&](int64_t n) {

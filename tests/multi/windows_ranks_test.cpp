@@ -1,4 +1,5 @@
 // Rows and elements that go from rank to rank.
+#include <cmath>
 #include <numeric>
 #include <tinyshard/tinyshard.h>
 
@@ -118,6 +119,48 @@ TEST(MeshesOfRanks, HaveGradientsThatARankLacks) {
       EXPECT_EQ((x - g).shard(all).to_vector<double>(), (x * -1).to_vector<double>());
     }
   }
+}
+
+// A temperature that was placed nowhere, beside weights on all ranks: their norm is that of one process.
+TEST(MeshesOfRanks, HaveTheNormOfWhatWasPlacedNowhereToo) {
+  const Mesh mesh = Mesh::world({{"d", -1}});
+  for (bool captured : {false, true}) {
+    const Tensor w = Tensor::ones({4}).shard(mesh).clone().is_param_();
+    const Tensor scale = Tensor::full({}, 2.0f).clone().is_param_();
+    nn::optim::SGD optim({w, scale}, {.lr = 0.1});
+    const auto train = [&] {
+      TrainingMode on;
+      optim.zero_grad();
+      const Tensor x = Tensor::ones({4, 4}).shard(mesh, {{"d", Shard(0)}});
+      const Tensor loss = ((x * w).sum(1) * scale).mean().backward();
+      optim.place_grad();
+      const Tensor norm = nn::clip_grad_norm(optim.params(), 1.0);
+      optim.step();
+      return loss + norm;
+    };
+    Jit step = train;
+    for (int i = 0; i < 2;
+         ++i) {  // gradients: of each weight the scale, of it the sum of the weights
+      const double slope = scale.item<double>(), sum = w.sum().item<double>();
+      const double want = slope * sum + std::hypot(2 * slope, sum);
+      EXPECT_NEAR((captured ? step() : train()).item<double>(), want, 1e-4);
+    }
+    EXPECT_NEAR(scale.item<double>(), 1.85858, 1e-5);
+    EXPECT_NEAR(w.to_vector<double>()[3], 0.929289, 1e-6);
+  }
+}
+
+// A number that was placed nowhere and meets two meshes has the gradient of both.
+TEST(MeshesOfRanks, AddGradientsOfTwoMeshes) {
+  const Mesh all = Mesh::world({{"role", 2}, {"d", -1}}), part = all.at("role", 1);
+  const Tensor x = Tensor::arange(8).cast(DType::F32).realize();
+  const Tensor z = x.shard(all, {{"d", Shard(0)}}), y = x.shard(part, {{"d", Shard(0)}});
+  const Tensor s = Tensor::full({}, 2.0).is_param_();
+  const auto loss = [&] { return (z * s).sum() + (y * s * s).sum().shard(all); };
+  EXPECT_EQ(loss().item<float>(), 28 * 2 + 28 * 4);
+  EXPECT_EQ(loss().gradient({s})[0].shard(all).item<float>(), 28 + 28 * 4);
+  loss().backward();
+  EXPECT_EQ(s.grad().shard(all).item<float>(), 28 + 28 * 4);
 }
 
 // Computing among some ranks leaves the ranks as agreed about runs as they were.

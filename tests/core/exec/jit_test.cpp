@@ -249,23 +249,20 @@ TEST(Jit, UndefinedTensorsAreClearErrors) {
   auto error = [](const std::function<void()>& call) { return test::message_of<UserError>(call); };
   const Tensor x{1.0, 2.0}, none;
   Jit sum = [](Tensor a, Tensor b) { return a + b; };
-  const std::string input = "captured step: input 1 is a tensor that was never given a value";
-  EXPECT_EQ(error([&] { sum(x, none); }), input);
+  const std::string never = " is a tensor that was never given a value  (jit_test.cpp:";
+  const std::string input = "captured step: input 1" + never;
+  EXPECT_TRUE(error([&] { sum(x, none); }).starts_with(input));
   EXPECT_EQ(sum(x, x).to_vector<float>(), (std::vector<float>{2, 4})) << "the step is still usable";
-  EXPECT_EQ(error([&] { sum(x, none); }), input) << "a replay";
+  EXPECT_TRUE(error([&] { sum(x, none); }).starts_with(input)) << "a replay";
   Jit one = [](Tensor) { return Tensor(); };
   Jit list = [](Tensor a) { return std::vector<Tensor>{a, Tensor()}; };
   Jit pair = [](Tensor a) { return std::pair{a, Tensor()}; };
   Jit tuple = [](Tensor a) { return std::tuple{a, Tensor(), a}; };
   for (int i = 0; i < 2; ++i) {
-    EXPECT_NE(error([&] { one(x); }).find("result 0 is a tensor that was never"),
-              std::string::npos);
-    EXPECT_NE(error([&] { list(x); }).find("result 1 is a tensor that was never"),
-              std::string::npos);
-    EXPECT_NE(error([&] { pair(x); }).find("result 1 is a tensor that was never"),
-              std::string::npos);
-    EXPECT_NE(error([&] { tuple(x); }).find("result 1 is a tensor that was never"),
-              std::string::npos);
+    EXPECT_TRUE(error([&] { one(x); }).starts_with("captured step: result 0" + never));
+    EXPECT_TRUE(error([&] { list(x); }).starts_with("captured step: result 1" + never));
+    EXPECT_TRUE(error([&] { pair(x); }).starts_with("captured step: result 1" + never));
+    EXPECT_TRUE(error([&] { tuple(x); }).starts_with("captured step: result 1" + never));
   }
 }
 

@@ -72,6 +72,14 @@ TEST(Layers, SamePaddingKeepsTheSize) {
   EXPECT_EQ(nn::Conv1d(2, 3, 5, {.same = true})(Tensor::ones({1, 2, 8})).shape(), (Dims{1, 3, 8}));
 }
 
+TEST(Layers, SizesOfNormsAreListsOrNumbers) {
+  EXPECT_EQ(nn::LayerNorm({16}).weight.shape(), (Dims{16}));
+  EXPECT_EQ(nn::LayerNorm(16).weight.shape(), (Dims{16}));
+  EXPECT_EQ(nn::LayerNorm({16, 8}).weight.shape(), (Dims{16, 8}));
+  EXPECT_FALSE(nn::LayerNorm({16}, {.affine = false}).weight.defined());
+  EXPECT_EQ(nn::LayerNorm2d({4})(Tensor::ones({2, 4, 3, 3})).shape(), (Dims{2, 4, 3, 3}));
+}
+
 TEST(Layers, EmbeddingsTakeIndicesOfAnyShape) {
   nn::Embedding table(10, 4);
   EXPECT_EQ(table(Tensor{{1, 2, 3}, {4, 5, 6}}).shape(), (Dims{2, 3, 4}));
@@ -111,6 +119,20 @@ TEST(Layers, BatchNormLearnsNothingOfAnEmptyBatch) {
   EXPECT_EQ(norm.running_mean.to_vector<float>(), (std::vector<float>{0, 0}));
   const nn::BatchNorm forgetful(2, {.track_running_stats = false});
   EXPECT_EQ(forgetful(Tensor::ones({0, 2})).numel(), 0);
+}
+
+TEST(Layers, NormsOfNoRowsHaveNone) {
+  TrainingMode on;
+  for (const Dims& shape : {Dims{0, 4}, Dims{0, 4, 3}, Dims{0, 4, 3, 3}, Dims{2, 4, 0, 3}}) {
+    const nn::GroupNorm groups(2, 4);
+    const nn::InstanceNorm instances(4);
+    Tensor x = Tensor::ones(shape);
+    EXPECT_EQ(groups(x).to_vector<float>(), std::vector<float>{});
+    EXPECT_EQ(instances(x).shape(), shape);
+    (groups(x).sum() + instances(x).sum()).backward();
+    EXPECT_EQ(groups.weight.grad().to_vector<float>(), std::vector<float>(4, 0));
+    EXPECT_EQ(instances.bias.grad().to_vector<float>(), std::vector<float>(4, 0));
+  }
 }
 
 TEST(Layers, BatchNormUsesWhatItLearnedOutsideOfTraining) {

@@ -345,6 +345,7 @@ TEST_F(TensorParallel, JoinedWeightsHaveTheirPublicValues) {
   // A device holds its share of each part, and those of a tensor placed by hand.
   const Mesh mesh({{"model", 2}});
   Tensor x = Tensor::arange(8).cast(DType::F32).shard(mesh, {{"model", Shard(0, {4, 2, 2})}});
+  EXPECT_EQ(x.sharding().to_string(), "f32[8@model:2(4 + 2 + 2)]");
   EXPECT_EQ(x.local()[0].to_vector<float>(), (std::vector<float>{0, 1, 4, 6}));
   EXPECT_EQ(x.local()[1].to_vector<float>(), (std::vector<float>{2, 3, 5, 7}));
   EXPECT_EQ(x.to_vector<float>(), Tensor::arange(8).cast(DType::F32).to_vector<float>());

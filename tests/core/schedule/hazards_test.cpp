@@ -2,8 +2,11 @@
 #include "core/schedule/hazards.h"
 
 #include <random>
+#include <sys/resource.h>
 
 #include <gtest/gtest.h>
+
+#include "tests/sanitized.h"
 
 namespace tinyshard::hazards_test {
 namespace {
@@ -84,6 +87,30 @@ TEST(Hazards, RandomStepsAgreeWithEveryPair) {
       }
     }
     EXPECT_EQ(reached, wanted) << "round " << round;
+  }
+}
+
+// Each step of a long recording reads what the one before it wrote, and a value of the first one.
+TEST(Hazards, OfManyStepsTakeMemoryByTheirNumber) {
+  const auto most_memory = [] {  // KiB
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const int64_t count = 60000;
+  Steps steps{{write(0, 8), write(8, 16)}};
+  for (int64_t s = 1; s < count; ++s)
+    steps.push_back({read(8 * s, 8 * s + 8), write(8 * s + 8, 8 * s + 16), read(0, 8)});
+  const auto before = most_memory();
+  const After after = hazards(steps);
+  if (!test::kSanitized) {
+    EXPECT_LT(most_memory() - before, 200 << 10) << "KiB: a bit for each pair takes 440 MiB";
+  }
+  EXPECT_EQ(after[1], std::vector<int>{0});
+  EXPECT_EQ(after[5000], std::vector<int>{4999}) << "what is implied is left out";
+  for (size_t s = 1; s < after.size(); ++s) {
+    ASSERT_EQ(after[s].back(), int(s) - 1);
+    ASSERT_TRUE(after[s].size() == 1 || (after[s].size() == 2 && after[s][0] == 0));
   }
 }
 

@@ -240,6 +240,24 @@ TEST(CrossEntropy, HonoursAllItsOptions) {
             std::string::npos);
 }
 
+// -100 and -1, by which data sets mark what does not count, and a class that there is not.
+TEST(CrossEntropy, OfALabelThatIsNoClassIsNan) {
+  const Tensor x = Tensor::rand({3, 4}).realize(), scores = x.log_softmax().realize();
+  auto is_nan = [](const Tensor& t) { return std::isnan(t.item<double>()); };
+  for (int64_t label : {-100, -1, 4}) {
+    const Tensor labels(std::vector<int64_t>{1, label, 2});
+    EXPECT_TRUE(is_nan(x.cross_entropy(labels))) << label;
+    EXPECT_TRUE(is_nan(x.sparse_categorical_crossentropy(labels, {.label_smoothing = 0.1})));
+    EXPECT_TRUE(is_nan(x.cross_entropy(labels, {.reduction = Reduction::Sum}))) << label;
+    EXPECT_TRUE(is_nan(scores.nll_loss(labels))) << label;
+    EXPECT_TRUE(is_nan(x.cross_entropy(labels, {.ignore_index = 1}))) << "another is ignored";
+    EXPECT_FALSE(is_nan(x.cross_entropy(labels, {.ignore_index = label}))) << label;
+    const Doubles each =
+        x.cross_entropy(labels, {.reduction = Reduction::None}).to_vector<double>();
+    EXPECT_TRUE(std::isfinite(each[0]) && std::isnan(each[1]) && std::isfinite(each[2])) << label;
+  }
+}
+
 // --- elementwise ---------------------------------------------------------------------------------
 
 TEST(IsClose, TakesEveryArgument) {

@@ -123,6 +123,34 @@ TEST(Variable, MeetsShardedTensors) {
   for (int64_t i : {0, 6, 3}) EXPECT_EQ(step(n.bind(i)).item<float>(), float(28 * i + i));
 }
 
+// A flip of a slice is a view of it, whether the slice has a name or not.
+TEST(Variable, SlicesThatEndThereAreReadAndWrittenBackwards) {
+  using Floats = std::vector<float>;
+  Variable n("n", 1, 6);
+  Tensor line = Tensor::arange(8).cast(DType::F32).clone().realize();
+  Jit reads = [&](Variable v) { return line[Slice(0, v)].flip({0}).to_bound(-1); };
+  EXPECT_EQ(reads(n.bind(3)).to_vector<float>(), (Floats{2, 1, 0, -1, -1, -1}));
+  EXPECT_EQ(reads(n.bind(6)).to_vector<float>(), (Floats{5, 4, 3, 2, 1, 0}));
+  Jit unnamed = [&](Variable v) { line[Slice(0, v)].flip({0}) += Tensor::arange(v) * 10; };
+  unnamed(n.bind(3));
+  EXPECT_EQ(line.to_vector<float>(), (Floats{20, 11, 2, 3, 4, 5, 6, 7}));
+  unnamed(n.bind(2));
+  EXPECT_EQ(line.to_vector<float>(), (Floats{30, 11, 2, 3, 4, 5, 6, 7}));
+  Jit named = [&](Variable v) {
+    Tensor back = line[Slice(0, v)].flip({0});
+    back += 1;
+    return back.sum();
+  };
+  EXPECT_EQ(named(n.bind(2)).item<float>(), 43);
+  EXPECT_EQ(line.to_vector<float>(), (Floats{31, 12, 2, 3, 4, 5, 6, 7}));
+  Tensor rows = Tensor::zeros({6, 2}).clone().realize();
+  Jit column = [&](Variable v) {
+    rows[Slice(0, v)].flip({0, 1})[{Slice(), 0}] = Tensor::arange(v) + 1;
+  };
+  column(n.bind(3));
+  EXPECT_EQ(rows.to_vector<float>(), (Floats{0, 3, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0}));
+}
+
 TEST(Variable, MistakesAreSentences) {
   Variable pos("pos", 0, 4095);
   EXPECT_NE(test::message_of<UserError>([&] {
