@@ -13,6 +13,7 @@
 #include "core/base/options.h"
 #include "core/passes/attention.h"
 #include "core/passes/empties.h"
+#include "core/passes/known_scatters.h"
 #include "core/passes/narrow.h"
 #include "core/passes/products.h"
 #include "core/passes/program_pass.h"
@@ -111,6 +112,7 @@ void updates_pass(PassContext& c) {
   c.graph.become(replaced(c.graph, found));
 }
 void scatters_pass(PassContext& c) {
+  c.graph.become(gather_known_scatters(c.graph));
   c.graph.become(start_scatters(c.graph, c.library_supports));
   c.graph.become(write_scatters(c.graph, c.library_supports));
 }
@@ -164,8 +166,9 @@ constexpr auto kPasses = std::to_array<Pass>({
     {"updates",
      "products that are added to a storage do that themselves, as a library does it in place",
      false, updates_pass},
-    {"scatters", "scattered sums start from what is added to them; what is written is one item",
-     false, scatters_pass},
+    {"scatters",
+     "scattered sums read what is known, or start from what is added; a write is one item", false,
+     scatters_pass},
     {"operands", "operands that a library reads faster in another order are copied", false,
      operands_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/dtype/dtype.h"
+#include "core/runtime/sort_shape.h"
 #include "core/runtime/target.h"
 #include "core/uop/op.h"
 
@@ -24,6 +25,15 @@ struct ScatterShape {
 
   // Lists of indices that differ: columns may share one.
   int64_t lists() const { return index_inner == 0 || inner == 1 ? outer : outer * inner; }
+  // The sort of the rows of each list by their places, rows_out for those that are added nowhere.
+  SortShape sort() const {
+    SortShape s{.key = DType::U32, .rows = lists(), .n = rows_in, .k = rows_in};
+    s.bytes = 1;
+    while (rows_out >> (8 * s.bytes) != 0) ++s.bytes;
+    return s;
+  }
+  // Sorts of long lists move the keys.
+  bool keys_come_sorted() const { return sort().is_long(); }
 };
 
 // The kernels of a scatter whose rows are sorted by their places in between. Keys are u32 [lists, rows_in], those
@@ -32,7 +42,7 @@ struct ScatterShape {
 struct SortedScatter {
   ObjectCode keys;     // index, keys
   ObjectCode clear;    // bounds
-  ObjectCode mark;     // keys, order, bounds
+  ObjectCode mark;     // keys, or those that the sort moved, order, bounds
   ObjectCode combine;  // bounds, order, source, base where there is one, result
 };
 

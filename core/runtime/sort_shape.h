@@ -22,6 +22,7 @@ struct SortShape {
   static constexpr int64_t kDigits = 256;                            // of a step
   int64_t tile() const { return itemsize(key) == 8 ? 2048 : 4096; }  // keys that a block sorts
   int64_t tiles() const { return (n + tile() - 1) / tile(); }        // of a row
+  bool is_long() const { return n > tile(); }  // takes steps, which move the keys
 };
 
 // The entries take the memory that is named here, and the coordinates {shift, k}: the lowest bit of the digit,

@@ -218,11 +218,31 @@ Term contracted(const Term& first, const Term& second, const Labels& needed,
           k = product(sizes(b, batch.size(), inner.size()));
   Value x = value::reshape(a.value, {product(batch_sizes), m, k}),
         y = value::reshape(b.value, {product(batch_sizes), k, n});
-  Value out = inner.empty() && !result ? x * y : value::matmul(x, y, result);
+  // Without a sum it is no product of matrices: a kernel writes it, at the rate of memory.
+  const auto multiplied = [&] {
+    if (!result) return x * y;
+    const DType wide = promote(promote(x.dtype(), y.dtype()), *result);
+    return value::cast(value::cast(x, wide) * value::cast(y, wide), *result);
+  };
+  Value out = inner.empty() ? multiplied() : value::matmul(x, y, result);
   Dims shape = batch_sizes;
   shape.insert(shape.end(), rows.begin(), rows.end());
   shape.insert(shape.end(), columns.begin(), columns.end());
   return {value::reshape(out, shape), joined(batch, only_a, only_b)};
+}
+
+// Tells whether two operands make a product of matrices, which has rows, columns and a sum of its own.
+bool multiplies_matrices(const Labels& first, const Labels& second, const Labels& needed) {
+  bool rows = false, columns = false, sum = false;
+  for (int label : first) {
+    if (contains(second, label))
+      sum = sum || !contains(needed, label);
+    else
+      rows = rows || contains(needed, label);
+  }
+  for (int label : second)
+    columns = columns || (!contains(first, label) && contains(needed, label));
+  return rows && columns && sum;
 }
 
 std::string without_spaces(std::string text) {
@@ -299,7 +319,8 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
   }
 
   // Narrow operands meet in f32 and the result is rounded once, by the last product if that is what
-  // makes it.
+  // makes it. A product of matrices reads narrow ones, as it would if both were calls of matmul(): one
+  // of f32 takes a GPU fifteen times as long, and memory twice.
   DType type = terms[0].value.dtype();
   for (const Term& term : terms) type = promote(type, term.value.dtype());
   // It is a sum of products, so small integers become what sum() makes of them.
@@ -313,6 +334,8 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
       needed.insert(needed.end(), terms[j].labels.begin(), terms[j].labels.end());
     }
     bool last = i + 1 == terms.size();
+    if (narrow && multiplies_matrices(result.labels, terms[i].labels, needed))
+      result.value = value::cast(result.value, type);
     result = contracted(result, terms[i], needed, inside, narrow && last ? type : inside);
   }
   result = ordered(summed(result, output, inside), output);

@@ -109,7 +109,11 @@ std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call)
     case Op::ScatterAdd:
       return make_scatter(
           gpu, call,
-          {scatter_code,
+          {[&](const ScatterShape& s) {
+             return !s.in_place && scatters_apart(s, gpu.target())
+                        ? compile_scatter(s, gpu.target())
+                        : scatter_code(s);
+           },
            [&](const ScatterShape& s) { return compile_sorted_scatter(s, gpu.target()); },
            sorts_for(gpu.target())});
     case Op::Sort:

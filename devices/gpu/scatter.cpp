@@ -119,8 +119,10 @@ class ScatterBySorting : public GpuProgram {
     const std::array<void*, 2> index{buffers[0], sorted[0]};
     keys_.enqueue(index.data(), coordinates);
     sort_->enqueue(sorted.data(), coordinates);
+    void* moved = sort_->moved_keys();
     clear_.enqueue(&sorted[2], coordinates);
-    mark_.enqueue(sorted.data(), coordinates);
+    const std::array<void*, 3> marked{moved ? moved : sorted[0], sorted[1], sorted[2]};
+    mark_.enqueue(marked.data(), coordinates);
     std::array<void*, 5> all{sorted[2], sorted[1], buffers[1], buffers[2], nullptr};
     if (based_) all[4] = buffers[3];
     const bool one = based_ && buffers[2] == buffers[3];
@@ -141,11 +143,7 @@ class ScatterBySorting : public GpuProgram {
         combine_(gpu, kernels.combine) {
     if (shape.base == shape.dtype)
       in_place_.emplace(gpu, code.sorted(changed_in_place(shape)).combine);
-    SortShape sort{
-        .key = DType::U32, .rows = shape.lists(), .n = shape.rows_in, .k = shape.rows_in};
-    sort.bytes = 1;
-    while (shape.rows_out >> (8 * sort.bytes) != 0) ++sort.bytes;
-    sort_ = make_sort(gpu, sort, code.sort,
+    sort_ = make_sort(gpu, shape.sort(), code.sort,
                       2 * bytes_ + shape.lists() * shape.rows_out * 2 * int64_t(sizeof(int32_t)));
   }
 

@@ -89,6 +89,9 @@ class LongSort : public SortProgram {
   }
 
   char* reserved() const override { return static_cast<char*>(workspace_.get()); }
+  void* moved_keys() const override {
+    return static_cast<char*>(workspace_.get()) + keys_[size_t((shape_.bytes - 1) % 2)];
+  }
   const void* scratch() const override { return workspace_.get(); }
   std::string describe() const override { return "radix sort: " + move_.describe(); }
 
@@ -116,7 +119,7 @@ bool sort_supports(const LibraryCall& call, std::string* why) {
 
 std::unique_ptr<SortProgram> make_sort(Gpu& gpu, const SortShape& shape, const SortCode& code,
                                        int64_t reserved) {
-  if (shape.n <= shape.tile()) return std::make_unique<RowSort>(gpu, code.row(shape), reserved);
+  if (!shape.is_long()) return std::make_unique<RowSort>(gpu, code.row(shape), reserved);
   return std::make_unique<LongSort>(gpu, shape, code.steps(shape), reserved);
 }
 

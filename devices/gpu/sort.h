@@ -24,6 +24,8 @@ class SortProgram : public GpuProgram {
  public:
   using GpuProgram::GpuProgram;
   virtual char* reserved() const = 0;
+  // Where the keys of long rows lie in their order after a run; null for others, which do not move.
+  virtual void* moved_keys() const { return nullptr; }
 };
 std::unique_ptr<SortProgram> make_sort(Gpu& gpu, const SortShape& shape, const SortCode& code,
                                        int64_t reserved = 0);

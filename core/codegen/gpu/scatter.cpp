@@ -8,6 +8,7 @@
 #include "core/codegen/scatter.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@
 #include <llvm/IR/Module.h>
 
 #include "core/codegen/arith.h"
-#include "core/codegen/gpu/backend.h"
 #include "core/codegen/gpu/dialect.h"
+#include "core/codegen/gpu/entry.h"
 
 namespace tinyshard::codegen::gpu {
 
@@ -29,17 +30,37 @@ namespace {
 constexpr int kColumns = 256;  // of a block: threads
 constexpr int64_t kSumBytes = 32 << 10;
 constexpr int64_t kMostRows = 32;  // a bit each of what a thread has touched
+constexpr int64_t kAtOnce = 32;    // indices that a thread reads before it waits for any
 
-int64_t rows_of_group(const ScatterShape& s) {
-  const bool wide = itemsize(s.dtype) == 8;
-  return std::min(kMostRows, kSumBytes / (kColumns * (wide ? 8 : 4)));
+// How columns and rows of the result are divided over blocks.
+struct Groups {
+  int columns = kColumns;
+  int64_t rows = 0;
+
+  int64_t tiles(const ScatterShape& s) const { return (s.outer * s.inner + columns - 1) / columns; }
+  int64_t blocks(const ScatterShape& s) const {
+    return tiles(s) * ((s.rows_out + rows - 1) / rows);
+  }
+};
+Groups groups_of(const ScatterShape& s, const Target& target) {
+  const int64_t bytes = itemsize(s.dtype) == 8 ? 8 : 4;
+  Groups usual;
+  usual.rows = std::min(kMostRows, kSumBytes / (kColumns * bytes));
+  if (s.in_place || !scatters_apart(s, target)) return usual;
+  constexpr int kFewColumns = 64;
+  constexpr int64_t kBlocks = 4;  // that a multiprocessor has room for
+  const int64_t room = std::max<int64_t>(kSumBytes, target.shared_bytes);
+  const Groups tall{kFewColumns, room / (kFewColumns * bytes) - 1};  // and a row behind them
+  // They pay where they are fewer, and still enough for all multiprocessors.
+  const bool pays = s.rows_out > usual.rows && tall.blocks(s) >= kBlocks * target.multiprocessors;
+  return pays ? tall : usual;
 }
-int64_t tiles_of(const ScatterShape& s) { return (s.outer * s.inner + kColumns - 1) / kColumns; }
 
 class ScatterEmitter {
  public:
   ScatterEmitter(const ScatterShape& shape, const Target& target, llvm::Module& module)
       : s_(shape),
+        groups_(groups_of(shape, target)),
         target_(target),
         dialect_(*GpuDialect::of(target)),
         module_(module),
@@ -60,6 +81,7 @@ class ScatterEmitter {
   void when(Value* condition, llvm::function_ref<void()> body);
   void start();
   void walk();
+  void walk_apart();
   void walk_together();
   void accumulate(Value* source_row, Value* row);
   void write();
@@ -72,7 +94,7 @@ class ScatterEmitter {
                               dtype);
   }
   Value* sum_of(Value* row) {  // the place of this thread's sum in shared memory
-    Value* at = b_.CreateAdd(b_.CreateMul(row, i64(kColumns)), thread_);
+    Value* at = b_.CreateAdd(b_.CreateMul(row, i64(groups_.columns)), thread_);
     return b_.CreateGEP(sum_type_, sums_, at);
   }
   Value* bit_of(Value* row) {
@@ -81,6 +103,7 @@ class ScatterEmitter {
   unsigned result() const { return s_.base ? 3 : 2; }
 
   const ScatterShape& s_;
+  const Groups groups_;
   const Target& target_;
   const GpuDialect& dialect_;
   llvm::Module& module_;
@@ -98,25 +121,22 @@ void ScatterEmitter::emit(const std::string& name) {
   begin(name);
   find_place();
   if (!s_.in_place) start();
-  const bool together = s_.index_inner == 0 && s_.inner % dialect_.warp(target_) == 0;
-  if (together) {
+  if (!scatters_apart(s_, target_)) {
     walk_together();
-  } else {
+  } else if (s_.in_place) {
     walk();
+  } else {
+    walk_apart();
   }
   write();
   b_.CreateRetVoid();
 }
 
 void ScatterEmitter::begin(const std::string& name) {
-  const std::vector<llvm::Type*> types(result() + 1, b_.getPtrTy(dialect_.words().global_space));
-  function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), types, false),
-                                     llvm::Function::ExternalLinkage, name, module_);
-  function_->addFnAttr(llvm::Attribute::NoUnwind);
-  dialect_.make_entry(*function_, kColumns, 0);
-  b_.SetInsertPoint(block("entry"));
+  function_ = begin_entry(b_, module_, dialect_, name, result() + 1, 0, groups_.columns);
   sum_type_ = arith_.type(s_.dtype);
-  auto* type = llvm::ArrayType::get(sum_type_, uint64_t(kColumns * rows_of_group(s_)));
+  const int64_t spare = scatters_apart(s_, target_) && !s_.in_place ? 1 : 0;
+  auto* type = llvm::ArrayType::get(sum_type_, uint64_t(groups_.columns * (groups_.rows + spare)));
   sums_ = new llvm::GlobalVariable(
       module_, type, false, llvm::GlobalValue::InternalLinkage, llvm::UndefValue::get(type), "sums",
       nullptr, llvm::GlobalValue::NotThreadLocal, dialect_.words().shared_space);
@@ -126,14 +146,14 @@ void ScatterEmitter::begin(const std::string& name) {
 void ScatterEmitter::find_place() {
   Value* thread = dialect_.thread_in_block(b_);
   Value* block_id = dialect_.block_in_grid(b_);
-  auto* tiles = b_.getInt32(static_cast<uint32_t>(tiles_of(s_)));
+  auto* tiles = b_.getInt32(static_cast<uint32_t>(groups_.tiles(s_)));
   thread_ = b_.CreateZExt(thread, b_.getInt64Ty());
   Value* group = b_.CreateZExt(b_.CreateUDiv(block_id, tiles), b_.getInt64Ty());
   Value* tile = b_.CreateZExt(b_.CreateURem(block_id, tiles), b_.getInt64Ty());
-  first_row_ = b_.CreateMul(group, i64(rows_of_group(s_)));
-  rows_ = b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, i64(rows_of_group(s_)),
+  first_row_ = b_.CreateMul(group, i64(groups_.rows));
+  rows_ = b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, i64(groups_.rows),
                                    b_.CreateSub(i64(s_.rows_out), first_row_));
-  Value* column = b_.CreateAdd(b_.CreateMul(tile, i64(kColumns)), thread_);
+  Value* column = b_.CreateAdd(b_.CreateMul(tile, i64(groups_.columns)), thread_);
   // Where a warp looks together its threads are in or out together, too.
   BasicBlock *out = block("out"), *in = block("in");
   b_.CreateCondBr(b_.CreateICmpULT(column, i64(s_.outer * s_.inner)), in, out);
@@ -213,6 +233,48 @@ void ScatterEmitter::walk() {
   });
 }
 
+// An element is read before it is known whether its row is of the group, which is that of row 0 where it
+// is not, and then added to a row behind the group: loads behind a branch would wait for it.
+void ScatterEmitter::walk_apart() {
+  const bool narrow =
+      s_.index_dtype == DType::I32 && s_.rows_out <= std::numeric_limits<int32_t>::max();
+  llvm::Type* type = narrow ? b_.getInt32Ty() : b_.getInt64Ty();
+  Value* first = b_.CreateTrunc(first_row_, type);
+  Value* rows = b_.CreateTrunc(rows_, type);
+  auto* none = llvm::ConstantInt::get(type, static_cast<uint64_t>(groups_.rows));
+  Value* index = b_.CreateAdd(b_.CreateMul(outer_, i64(s_.index_outer)),
+                              b_.CreateMul(inner_, i64(s_.index_inner)));
+  llvm::Type* index_type = arith_.memory_type(s_.index_dtype);
+  index = b_.CreateGEP(index_type, function_->getArg(0), b_.CreateAdd(index, i64(s_.index_offset)));
+  Value* source = element(1, s_.dtype, i64(0), b_.CreateMul(outer_, i64(s_.rows_in)));
+  b_.CreateStore(llvm::Constant::getNullValue(sum_type_), sum_of(i64(groups_.rows)));
+  const auto visit = [&](Value* from, int64_t count) {
+    std::vector<Value*> places, values;
+    const auto times = [&](int64_t r, int64_t step) {
+      return b_.CreateMul(b_.CreateAdd(from, i64(r)), i64(step));
+    };
+    for (int64_t r = 0; r < count; ++r) {
+      Value* at = b_.CreateGEP(index_type, index, times(r, s_.index_row));
+      Value* place = b_.CreateSub(b_.CreateLoad(index_type, at), first);
+      places.push_back(b_.CreateSelect(b_.CreateICmpULT(place, rows), place, none));
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      Value* is_named = b_.CreateICmpNE(places[static_cast<size_t>(r)], none);
+      Value* at = b_.CreateSelect(is_named, times(r, s_.inner), i64(0));
+      values.push_back(load(b_.CreateGEP(arith_.memory_type(s_.dtype), source, at), s_.dtype));
+    }
+    for (size_t r = 0; r < places.size(); ++r) {
+      Value* at = sum_of(b_.CreateZExt(places[r], b_.getInt64Ty()));
+      Value* sum = b_.CreateLoad(sum_type_, at);
+      b_.CreateStore(
+          s_.writes ? values[r] : arith_.combine(ReduceOp::Sum, s_.dtype, sum, values[r]), at);
+    }
+  };
+  const int64_t together = s_.rows_in / kAtOnce * kAtOnce;
+  loop(i64(together), kAtOnce, [&](Value* from) { visit(from, kAtOnce); });
+  visit(i64(together), s_.rows_in - together);
+}
+
 void ScatterEmitter::walk_together() {
   const int warp = dialect_.warp(target_);
   Value* lane = b_.CreateZExt(dialect_.lane(b_), b_.getInt64Ty());
@@ -286,19 +348,16 @@ void ScatterEmitter::write() {
 
 namespace tinyshard {
 
+bool scatters_apart(const ScatterShape& s, const Target& target) {
+  return s.index_inner != 0 || s.inner % codegen::GpuDialect::of(target)->warp(target) != 0;
+}
+
 ObjectCode compile_scatter(const ScatterShape& shape, const Target& target) {
   using namespace codegen::gpu;
-  ObjectCode code;
-  code.entry = "scatter";
-  code.block = kColumns;
-  const int64_t rows = rows_of_group(shape);
-  code.work_items = tiles_of(shape) * ((shape.rows_out + rows - 1) / rows);
-  if (code.work_items == 0) return code;
-  codegen::PhaseTimes times;
-  code.bytes = build_module(target, code.entry, 1, times, [&](llvm::Module& module) {
-    ScatterEmitter(shape, target, module).emit(code.entry);
-  });
-  return code;
+  const Groups groups = groups_of(shape, target);
+  return built(
+      "scatter", groups.columns, groups.blocks(shape), 0, target,
+      [&](llvm::Module& module) { ScatterEmitter(shape, target, module).emit("scatter"); });
 }
 
 }  // namespace tinyshard

@@ -20,9 +20,8 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
 
-#include "core/codegen/backend.h"
-#include "core/codegen/gpu/backend.h"
 #include "core/codegen/gpu/dialect.h"
+#include "core/codegen/gpu/entry.h"
 
 namespace tinyshard::codegen::gpu {
 
@@ -78,7 +77,7 @@ class SortEmitter {
   }
   void barrier() { dialect_.barrier(b_); }
 
-  void begin(const std::string& name, int pointers, int numbers);
+  void begin(const std::string& name, unsigned pointers, unsigned numbers);
   Value* shared(llvm::Type* type, int64_t count, const char* name);
   void when(Value* condition, llvm::function_ref<void()> body);
   // The value if the condition holds, and `otherwise` if not, which then is not computed.
@@ -110,14 +109,8 @@ class SortEmitter {
   Value *keys_ = nullptr, *places_ = nullptr;  // shared, [size of the tile]
 };
 
-void SortEmitter::begin(const std::string& name, int pointers, int numbers) {
-  std::vector<llvm::Type*> types(size_t(pointers), b_.getPtrTy(dialect_.words().global_space));
-  types.insert(types.end(), size_t(numbers), i64_);
-  function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), types, false),
-                                     llvm::Function::ExternalLinkage, name, module_);
-  function_->addFnAttr(llvm::Attribute::NoUnwind);
-  dialect_.make_entry(*function_, kThreads, 0);
-  b_.SetInsertPoint(block("entry"));
+void SortEmitter::begin(const std::string& name, unsigned pointers, unsigned numbers) {
+  function_ = begin_entry(b_, module_, dialect_, name, pointers, numbers, kThreads);
   thread_ = dialect_.thread_in_block(b_);
   lane_ = dialect_.lane(b_);
   of_warp_ = b_.CreateUDiv(thread_, c32(warp_));
@@ -404,18 +397,6 @@ void SortEmitter::move(const std::string& name, bool first) {
   b_.CreateRetVoid();
 }
 
-ObjectCode built(const char* entry, int64_t blocks, int numbers, const Target& target,
-                 const std::function<void(llvm::Module&)>& fill) {
-  ObjectCode code;
-  code.entry = entry;
-  code.block = kThreads;
-  code.work_items = blocks;
-  code.coordinates = numbers;
-  PhaseTimes times;
-  code.bytes = build_module(target, entry, 1, times, fill);
-  return code;
-}
-
 }  // namespace
 }  // namespace tinyshard::codegen::gpu
 
@@ -424,7 +405,7 @@ namespace tinyshard {
 ObjectCode compile_row_sort(const SortShape& shape, const Target& target) {
   using namespace codegen::gpu;
   const SortTile tile{(shape.n + kThreads - 1) / kThreads};
-  return built("sort_row", shape.rows, 0, target, [&](llvm::Module& module) {
+  return built("sort_row", kThreads, shape.rows, 0, target, [&](llvm::Module& module) {
     SortEmitter(shape, tile, target, module).sort_row("sort_row");
   });
 }
@@ -437,13 +418,13 @@ SortSteps compile_sort_steps(const SortShape& shape, const Target& target) {
     return SortEmitter(shape, tile, target, module);
   };
   SortSteps steps;
-  steps.count = built("sort_count", shape.rows * tiles, 2, target,
+  steps.count = built("sort_count", kThreads, shape.rows * tiles, 2, target,
                       [&](llvm::Module& m) { emitter(m).count("sort_count"); });
-  steps.add = built("sort_add", shape.rows * SortShape::kDigits, 2, target,
+  steps.add = built("sort_add", kThreads, shape.rows * SortShape::kDigits, 2, target,
                     [&](llvm::Module& m) { emitter(m).add("sort_add"); });
-  steps.move_first = built("sort_move_first", shape.rows * tiles, 2, target,
+  steps.move_first = built("sort_move_first", kThreads, shape.rows * tiles, 2, target,
                            [&](llvm::Module& m) { emitter(m).move("sort_move_first", true); });
-  steps.move = built("sort_move", shape.rows * tiles, 2, target,
+  steps.move = built("sort_move", kThreads, shape.rows * tiles, 2, target,
                      [&](llvm::Module& m) { emitter(m).move("sort_move", false); });
   return steps;
 }

@@ -17,8 +17,8 @@
 #include <llvm/IR/Module.h>
 
 #include "core/codegen/arith.h"
-#include "core/codegen/gpu/backend.h"
 #include "core/codegen/gpu/dialect.h"
+#include "core/codegen/gpu/entry.h"
 #include "core/codegen/scatter.h"
 
 namespace tinyshard::codegen::gpu {
@@ -84,12 +84,7 @@ class SortedScatterEmitter {
 
 // A thread without an element leaves.
 void SortedScatterEmitter::begin(const std::string& name, unsigned pointers, int64_t elements) {
-  const std::vector<llvm::Type*> types(pointers, b_.getPtrTy(dialect_.words().global_space));
-  function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), types, false),
-                                     llvm::Function::ExternalLinkage, name, module_);
-  function_->addFnAttr(llvm::Attribute::NoUnwind);
-  dialect_.make_entry(*function_, kElements, 0);
-  b_.SetInsertPoint(block("entry"));
+  function_ = begin_entry(b_, module_, dialect_, name, pointers, 0, kElements);
   Value* thread = b_.CreateZExt(dialect_.thread_in_block(b_), i64_);
   number_ = b_.CreateAdd(times(b_.CreateZExt(dialect_.block_in_grid(b_), i64_), kElements), thread);
   BasicBlock *out = block("out"), *in = block("in");
@@ -122,13 +117,15 @@ void SortedScatterEmitter::clear(const std::string& name) {
 }
 
 // Takes keys, their order and the bounds. A thread has a place of the order, and looks at its neighbours.
+// Keys that the sort left in their order are neighbours in memory, too.
 void SortedScatterEmitter::mark(const std::string& name) {
   begin(name, 3, s_.lists() * s_.rows_in);
   Value* place = b_.CreateURem(number_, i64(s_.rows_in));
   Value* list = b_.CreateUDiv(number_, i64(s_.rows_in));
   list_ = times(list, s_.rows_in);
   const auto key_at = [&](Value* at) {
-    return b_.CreateZExt(load(i32_, 0, b_.CreateAdd(list_, source_row(at))), i64_);
+    Value* key = s_.keys_come_sorted() ? at : source_row(at);
+    return b_.CreateZExt(load(i32_, 0, b_.CreateAdd(list_, key)), i64_);
   };
   Value* key = key_at(place);
   BasicBlock *out = block("dropped"), *in = block("kept");
@@ -236,28 +233,22 @@ namespace tinyshard {
 
 SortedScatter compile_sorted_scatter(const ScatterShape& shape, const Target& target) {
   using namespace codegen::gpu;
-  const auto built = [&](const char* entry, int64_t elements, auto emit) {
-    ObjectCode code;
-    code.entry = entry;
-    code.block = kElements;
-    code.work_items = (elements + kElements - 1) / kElements;
-    if (elements == 0) return code;
-    codegen::PhaseTimes times;
-    code.bytes = build_module(target, entry, 1, times, [&](llvm::Module& module) {
+  const auto of_elements = [&](const char* entry, int64_t elements, auto emit) {
+    const int64_t blocks = (elements + kElements - 1) / kElements;
+    return built(entry, kElements, blocks, 0, target, [&](llvm::Module& module) {
       SortedScatterEmitter emitter(shape, target, module);
       emit(emitter);
     });
-    return code;
   };
   SortedScatter code;
-  code.clear = built("scatter_clear", shape.lists() * shape.rows_out,
-                     [](SortedScatterEmitter& e) { e.clear("scatter_clear"); });
-  code.mark = built("scatter_mark", shape.lists() * shape.rows_in,
-                    [](SortedScatterEmitter& e) { e.mark("scatter_mark"); });
-  code.keys = built("scatter_keys", shape.lists() * shape.rows_in,
-                    [](SortedScatterEmitter& e) { e.keys("scatter_keys"); });
-  code.combine = built("scatter_sorted", shape.outer * shape.rows_out * shape.inner,
-                       [](SortedScatterEmitter& e) { e.combine("scatter_sorted"); });
+  code.clear = of_elements("scatter_clear", shape.lists() * shape.rows_out,
+                           [](SortedScatterEmitter& e) { e.clear("scatter_clear"); });
+  code.mark = of_elements("scatter_mark", shape.lists() * shape.rows_in,
+                          [](SortedScatterEmitter& e) { e.mark("scatter_mark"); });
+  code.keys = of_elements("scatter_keys", shape.lists() * shape.rows_in,
+                          [](SortedScatterEmitter& e) { e.keys("scatter_keys"); });
+  code.combine = of_elements("scatter_sorted", shape.outer * shape.rows_out * shape.inner,
+                             [](SortedScatterEmitter& e) { e.combine("scatter_sorted"); });
   return code;
 }
 

@@ -153,6 +153,9 @@ class Evaluator {
       case Op::Add:
         map2([](double a, double b) { return a + b; });
         break;
+      case Op::IDiv:
+        map2([](double a, double b) { return std::trunc(a / b); });
+        break;
       case Op::Mod:
         map2([](double a, double b) { return std::fmod(a, b); });
         break;

@@ -286,7 +286,7 @@ const Named kOps[] = {
     {"sums and a product", [](const Tensor& x) { return x.cumsum(1); }},
     {"einsum of sums", [](const Tensor& x) { return Tensor::einsum("ij,jk->k", {x, x.T()}); }},
     {"einsum of three",
-     [](const Tensor& x) { return Tensor::einsum("ij,ij,ik->jk", {x, x.flip(0), x}); }},
+     [](const Tensor& x) { return Tensor::einsum("ij,ij,ij->j", {x, x.flip(0), x}); }},
     {"cross_entropy",
      [](const Tensor& x) {
        return x.sparse_categorical_crossentropy(Tensor::arange(x.shape(0)) % x.shape(1));
@@ -319,6 +319,21 @@ TEST_P(Narrow, IsTheSameFusedAndStepByStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, Narrow, ::testing::ValuesIn(kOps));
+
+// Products of matrices one after the other are those that calls of matmul make; in f32 where it is asked for.
+TEST(NarrowEinsum, RoundsWhatAProductOfMatricesReads) {
+  for (DType type : {DType::F16, DType::BF16}) {
+    Tensor a = data({5, 24}, type), b = data({24, 7}, type, 1), c = data({7, 9}, type, 2);
+    expect_same_bits(Tensor::einsum("ij,jk,kl->il", {a, b, c}), a.matmul(b).matmul(c), "einsum");
+    Tensor x = data({24, 5}, type), y = data({24, 7}, type, 1), z = data({24, 9}, type, 2);
+    Tensor pairs = (x.unsqueeze(2) * y.unsqueeze(1)).reshape({24, 35});
+    expect_same_bits(Tensor::einsum("bi,bj,bk->ijk", {x, y, z}),
+                     pairs.transpose(0, 1).matmul(z).reshape({5, 7, 9}), "einsum of pairs");
+    auto wide = [](const Tensor& t) { return t.cast(DType::F32); };
+    expect_same_bits(Tensor::einsum("ij,jk,kl->il", {a, b, c}, DType::F32),
+                     Tensor::einsum("ij,jk,kl->il", {wide(a), wide(b), wide(c)}), "einsum in f32");
+  }
+}
 
 TEST(NarrowLinear, RoundsOnceAfterTheBias) {
   for (DType type : {DType::F16, DType::BF16}) {

@@ -66,6 +66,44 @@ TEST_F(HipDevice, ScattersHaveTheBitsOfACpu) {
   }
 }
 
+// Lists that are longer than a block sorts: the keys, which the sort moved, tell where the entries of a place lie.
+TEST_F(HipDevice, ScattersOfLongListsHaveTheBitsOfACpu) {
+  for (ScatterReduce reduce : {ScatterReduce::Sum, ScatterReduce::Amax}) {
+    for (int64_t places : {200, 300}) {  // keys of one byte, and of two
+      check(0, [&] {
+        const Tensor index = (Tensor::rand({5000}) * double(places)).cast(DType::I32);
+        return Tensor::zeros({places}).scatter_reduce(0, index, Tensor::rand({5000}), reduce);
+      });
+    }
+  }
+}
+
+// Each column has indices of its own: along the first axis, and along the last one. The first of each pair
+// fills the device with tall groups of rows; 203 source rows are no multiple of those that are read at once.
+TEST_F(HipDevice, GradientsOfGathersHaveTheBitsOfACpu) {
+  struct Case {
+    Dims table;
+    int64_t axis, count;
+  };
+  const Case cases[] = {
+      {{150, 2500}, 0, 9}, {{50, 70}, 0, 203}, {{30, 70}, 1, 41}, {{4, 40, 6}, 1, 11}};
+  for (const Case& of : cases) {
+    for (DType dtype : {DType::F32, DType::BF16, DType::F64}) {
+      for (DType index_dtype : {DType::I32, DType::I64}) {
+        check(0, [&] {
+          Dims shape = of.table;
+          shape[size_t(of.axis)] = of.count;
+          const Tensor table = Tensor::zeros(of.table, dtype).contiguous().realize().is_param_();
+          const auto places = double(of.table[size_t(of.axis)]);
+          const Tensor index = (Tensor::rand(shape) * places).cast(index_dtype).realize();
+          const Tensor slope = Tensor::rand(shape).cast(dtype).realize();
+          return (table.gather(of.axis, index) * slope).sum().gradient({table})[0];
+        });
+      }
+    }
+  }
+}
+
 TEST_F(HipDevice, ARecordingTakesNewValues) {
   check(1e-5, [] {
     Jit step = [](const Tensor& x, const Tensor& y) { return (x * y + 1.0).sum(1).softmax(0); };
