@@ -35,6 +35,7 @@ function readPlan(line) {
     number: num(line.plan), hash: str(line.hash), title: str(line.for), meshes, origins,
     facts: Object.fromEntries(["kernels", "library_calls", "collectives", "copies", "devices", "sent", "operations", "held", "arena", "workspace"].map(k => [k, num(line[k])])),
     memory: arr(line.memory).map(m => ({device: str(arr(m)[0]), held: num(arr(m)[1]), arena: num(arr(m)[2]), workspace: num(arr(m)[3])})),
+    speeds: arr(line.speeds).length === 2 ? numbers(line.speeds) : null,
     moves: arr(line.moves).map(obj).map(m => ({dtype: str(m.dtype), shape: shape(m.shape), mesh: mesh(m.mesh), from: arr(m.from), to: arr(m.to), bytes: num(m.bytes), us: 1e6 * num(m.s), origin: origin(m.o), reader: num(m.reader)})),
     left_out: num(line.nodes_left_out),
     passes: arr(line.passes).map(obj).map(p => ({name: str(p.name), count: num(p.nodes), added: arr(p.added), removed: arr(p.removed), roots: arr(p.roots), ms: 0})),
@@ -103,7 +104,7 @@ function addMeasures(trace, plan) {
       const item = plan.items[num(i, -1)];
       if (!item) continue;
       // Of runs that are replayed one was measured: the others are taken to be like it.
-      const like = sum.measured && num(n) > 0 ? sum.runs / num(n) : 1;
+      const like = sum.measured && num(n) >= 1 ? sum.runs / num(n) : 1;
       item.count = Math.max(item.count, like * num(n)); item.us += like * num(us); item.waited += like * num(waited);
       item.longest = Math.max(item.longest, num(longest));
     }
