@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <poll.h>
@@ -18,6 +19,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/gpu_temperatures.h"
 #include "cli/host_figures.h"
 #include "cli/rings.h"
 #include "core/base/error.h"
@@ -107,9 +109,15 @@ std::vector<JobFigures> look(const TopOptions& options, std::string& why) {
   return found;
 }
 
+std::vector<Temperature> all_temperatures() {
+  std::vector<Temperature> all = temperatures();
+  std::ranges::move(gpu_temperatures(), std::back_inserter(all));
+  return all;
+}
+
 std::string temperatures_text() {
   std::string text;
-  for (const Temperature& t : temperatures())
+  for (const Temperature& t : all_temperatures())
     text += fmt::format("{} {} {:.0f} °C", text.empty() ? "" : ",", printable(t.name), t.celsius);
   return text.empty() ? "" : "temperature:" + text + "\n";
 }
@@ -329,7 +337,7 @@ std::string json_of(const std::vector<JobFigures>& jobs) {
     list.push_back(std::move(row));
   }
   json heat = json::object();
-  for (const Temperature& t : temperatures()) heat[t.name] = t.celsius;
+  for (const Temperature& t : all_temperatures()) heat[t.name] = t.celsius;
   return json{{"jobs", list}, {"celsius", heat}}.dump(-1, ' ', false,
                                                       json::error_handler_t::replace);
 }

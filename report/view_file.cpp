@@ -92,6 +92,7 @@ class ViewFile::Writer : public Observer {
   CodeForm reads_listings() const override {
     return options_.code && options_.rank == 0 ? CodeForm::Assembly : CodeForm::None;
   }
+  bool takes_item_times() const override { return true; }
   void begin(const ObservedEvent&) override {}
   void end(const ObservedEvent& event) noexcept override {
     if (::getpid() != process_) return;
@@ -139,10 +140,9 @@ class ViewFile::Writer : public Observer {
       case EventKind::Copy:
       case EventKind::Collective:
       case EventKind::Wait:
-        return runs_.add(event, us_of(event.begun));
+        return;  // a run has its items
       case EventKind::Run:
-        if (const std::string line = runs_.end_run(event, us_of(event.begun)); !line.empty())
-          put(line);
+        if (const std::string line = runs_.add(event, start_); !line.empty()) put(line);
         return;
       case EventKind::Compilation:
       case EventKind::Load:

@@ -20,13 +20,6 @@ double length_us(std::chrono::nanoseconds t) { return double(t.count()) * 1e-3; 
 
 }  // namespace
 
-void ViewRuns::add(const ObservedEvent& event, double us) {
-  const bool waits = event.kind == EventKind::Wait;
-  const double took = length_us(event.took);
-  if (event.item < 0 || (waits && took < kShortWait)) return;
-  parts_.push_back({event.item, waits, us, took});
-}
-
 bool ViewRuns::is_told(Counted& of, double took) const {
   if (told_bytes_ > kMostBytes) return false;
   if (of.runs <= kFirst || std::has_single_bit(uint64_t(of.runs))) return true;
@@ -57,10 +50,22 @@ double ViewRuns::waited_within(size_t item) const {
   return std::min(waited, parts_[item].took);
 }
 
-std::string ViewRuns::end_run(const ObservedEvent& event, double us) {
-  const double took = length_us(event.took);
+std::string ViewRuns::add(const ObservedEvent& event, std::chrono::steady_clock::time_point start) {
+  const double us = length_us(event.begun - start), took = length_us(event.took);
+  parts_.clear();
+  if (event.items) {
+    for (const ItemTime& item : *event.items) {
+      const double length = length_us(item.took);
+      if (item.waits && length < kShortWait) continue;
+      parts_.push_back({item.item, item.waits, length_us(item.begun - start), length});
+    }
+  }
   Counted& of = counted_[event.plan];
   ++of.runs;
+  if (event.measured) {
+    of.items.clear();
+    of.measured = true;
+  }
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& p = parts_[i];
     if (size_t(p.item) >= of.items.size()) of.items.resize(size_t(p.item) + 1);
@@ -79,13 +84,13 @@ std::string ViewRuns::end_run(const ObservedEvent& event, double us) {
     ++told_runs_;
     line = fmt::format(R"({{"k":"run","plan":{},"run":{},"t":{:.1f},"d":{:.1f})", event.plan,
                        event.ticket.run, us, took);
-    if (is_told(of, took)) line += parts_text(us);
+    if (event.measured) line += R"(,"measured":true)";
+    if (event.measured || is_told(of, took)) line += parts_text(us);
     line += "}";
   }
-  if (of.runs > 1) of.longest = std::max(of.longest, took);
+  if (of.runs > 1 && !event.measured) of.longest = std::max(of.longest, took);
   told_bytes_ += line.size();
-  parts_.clear();
-  if (std::has_single_bit(uint64_t(of.runs))) line += "\n" + sum_of(event.plan);
+  if (event.measured || std::has_single_bit(uint64_t(of.runs))) line += "\n" + sum_of(event.plan);
   return line;
 }
 
@@ -98,7 +103,8 @@ std::string ViewRuns::sum_of(uint64_t plan) const {
     fmt::format_to(std::back_inserter(rows), "{}[{},{},{:.1f},{:.1f},{:.1f}]",
                    rows.empty() ? "" : ",", i, s.count, s.sum, s.longest, s.waited);
   }
-  return fmt::format(R"({{"k":"sum","plan":{},"runs":{},"items":[{}]}})", plan, of.runs, rows);
+  return fmt::format(R"({{"k":"sum","plan":{},"runs":{}{},"items":[{}]}})", plan, of.runs,
+                     of.measured ? R"(,"measured":true)" : "", rows);
 }
 
 std::vector<uint64_t> ViewRuns::plans() const {

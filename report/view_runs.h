@@ -2,6 +2,7 @@
 //
 // Threads: the owner's lock is held.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -13,10 +14,9 @@ namespace tinyshard {
 
 class ViewRuns {
  public:
-  // Adds an event of a run that has ended; `us` is when it began on the file's clock.
-  void add(const ObservedEvent& event, double us);
-  // Ends the run: its line, or nothing where it is only counted.
-  std::string end_run(const ObservedEvent& event, double us);
+  // Counts a run and its items, and returns its line; an empty one where it is only counted. The file
+  // began at `start`.
+  std::string add(const ObservedEvent& run, std::chrono::steady_clock::time_point start);
   // The line of what is counted for a plan so far.
   std::string sum_of(uint64_t plan) const;
   std::vector<uint64_t> plans() const;
@@ -33,6 +33,7 @@ class ViewRuns {
   };
   struct Counted {
     int64_t runs = 0, detailed_slow = 0;
+    bool measured = false;  // items are those of a measured run, and of none before it
     double longest = 0;
     std::vector<ItemSum> items;
   };
@@ -40,7 +41,7 @@ class ViewRuns {
   std::string parts_text(double begun) const;
   double waited_within(size_t item) const;  // microseconds
 
-  std::vector<Part> parts_;  // of the run under way
+  std::vector<Part> parts_;  // of the run that is added
   std::unordered_map<uint64_t, Counted> counted_;
   size_t told_bytes_ = 0;
   int64_t told_runs_ = 0;

@@ -33,7 +33,7 @@ function start() {
     let content;
     try {
       if (!trace.ranks.length && sheet !== "Training") content = [el("p", {class: "empty"}, "No file of a run is on this page.")];
-      else content = kSheets.find(([name]) => name === sheet)[1]({model, trace, plan});
+      else content = kSheets.find(([name]) => name === sheet)[1]({model, trace, plan, go});
     } catch (error) {
       content = [el("p", {class: "empty", role: "alert"}, "This sheet cannot be drawn from what the file has: " + error.message)];
     }
@@ -51,6 +51,14 @@ function start() {
     choose(kSheets[i][0]);
     tabs.children[i].focus();
   }}, name)));
+  // To a sheet of another plan, and an item of it.
+  const go = (name, of, item) => {
+    plan = of || plan;
+    plan.picked = item || plan.picked;
+    plans.value = String(Math.max(0, trace.plans.indexOf(plan)));
+    choose(kSheets.find(s => s[0].toLowerCase() === name)[0]);
+    tabs.children[kSheets.findIndex(s => s[0].toLowerCase() === name)].focus();
+  };
   const listPlans = () => plans.replaceChildren(...trace.plans.map((p, i) => el("option", {value: i}, planTitle(p))));
   function listRuns() {
     runs.replaceChildren(...model.traces.map((t, i) => el("option", {value: i}, t.name)));

@@ -12,7 +12,7 @@ function compareSheet({model, trace}) {
       row.us[side] = l.us / n[side]; row.sent[side] = l.sent / n[side]; row.traffic[side] = l.traffic / n[side]; row.items[side] = l.items.length;
     } });
     const sum = (t, of) => total(t.plans, of);
-    const peak = t => Math.max(0, ...t.plans.map(p => p.facts.held + p.facts.arena));
+    const peak = t => Math.max(0, ...t.plans.map(peakOf));
     const change = (a, b) => a ? (b >= a ? "+" : "") + percent(b / a - 1) : "–";
     const whole = [["time in runs", sum(other, p => p.us), sum(trace, p => p.us), time], ["exposed communication", sum(other, p => p.waited), sum(trace, p => p.waited), time],
       ["sent by a device, a run of each plan", sum(other, p => p.facts.sent), sum(trace, p => p.facts.sent), bytes], ["peak memory of a device", peak(other), peak(trace), bytes],

@@ -24,29 +24,34 @@ function linesOf(trace) {
 const total = (list, of) => list.reduce((sum, x) => sum + of(x), 0);
 
 // Sentences that say where to look, each a button that goes there.
-function findings(trace, lines) {
+function findings(trace, lines, go) {
+  const sentIn = r => r.item.collective ? (r.plan.runs || 1) * r.item.collective.bytes : 0;
   const out = [], plan = trace.plans[0], all = total(lines, l => l.sent);
   const line = lines.reduce((a, b) => b.sent > a.sent ? b : a, {sent: 0});
   if (line.sent) {
     const why = [...new Set(line.items.filter(r => r.item.collective).map(r => r.item.purpose).filter(Boolean))];
-    out.push(["sharding", line.source + " sends most, " + percent(line.sent / all) + " of the bytes that a device sends" + (why.length ? ": " + why.slice(0, 2).join(", ") + (why.length > 2 ? " and " + (why.length - 2) + " more" : "") : "")]);
+    out.push(["sharding", line.items.reduce((a, b) => sentIn(b) > sentIn(a) ? b : a).plan, line.source + " sends most, " + percent(line.sent / all) + " of the bytes that a device sends" + (why.length ? ": " + why.slice(0, 2).join(", ") + (why.length > 2 ? " and " + (why.length - 2) + " more" : "") : "")]);
   }
+  const slowest = lines.flatMap(l => l.items).reduce((a, b) => b.item.us > (a ? a.item.us : 0) ? b : a, null), us = total(lines, l => l.us);
+  if (slowest) out.push(["schedule", slowest.plan, "The slowest item is " + slowest.item.name + (slowest.item.line ? " at " + slowest.item.line : "") + ": " + time(slowest.item.us / (slowest.item.count || 1)) + " a run, " + percent(slowest.item.us / us) + " of the time of all items", slowest.item]);
   const ranks = rankSentence(rankShares(trace), comesLast(trace));
-  if (ranks.held) out.push(["timeline", ranks.text]);
+  if (ranks.held) out.push(["timeline", plan, ranks.text]);
   const change = plan && changeOf(lengthsOf(trace, plan));
-  if (change) out.push(["timeline", "From run " + change.run + " on a run takes " + time(change.after) + ", before " + time(change.before)]);
-  const fullest = trace.plans.reduce((a, b) => b.facts.held + b.facts.arena > a.facts.held + a.facts.arena ? b : a, plan);
+  if (change) out.push(["timeline", plan, "From run " + change.run + " on a run takes " + time(change.after) + ", before " + time(change.before)]);
+  const fullest = trace.plans.reduce((a, b) => peakOf(b) > peakOf(a) ? b : a, plan);
   if (fullest && fullest.items.length) {
     const memory = memoryOver(fullest), owner = kOwners.reduce((a, b) => memory.alive[b][memory.peak] > memory.alive[a][memory.peak] ? b : a);
-    if (memory.most) out.push(["memory", bytes(memory.most) + " are alive at the peak, most of it (" + percent(memory.alive[owner][memory.peak] / memory.most) + ") " + owner + "s, at item " + memory.peak + " of " + (fullest === plan ? "the plan that takes most time" : fullest.title)]);
+    if (memory.most) out.push(["memory", fullest, bytes(memory.most) + " are alive at the peak, most of it (" + percent(memory.alive[owner][memory.peak] / memory.most) + ") " + owner + "s, at item " + memory.peak + " of " + (fullest === plan ? "the plan that takes most time" : fullest.title)]);
   }
-  return out.length ? el("ul", {class: "findings", "aria-label": "where to look"}, out.map(([sheet, text]) => el("li", {}, el("button", {type: "button", onclick() { location.hash = "#" + sheet; }}, text)))) : "";
+  return out.length ? el("ul", {class: "findings", "aria-label": "where to look"}, out.map(([sheet, of, text, item]) => el("li", {}, el("button", {type: "button", onclick() { go(sheet, of, item); }}, text)))) : "";
 }
 
-function programSheet({trace}) {
+const measuredNote = plans => plans.some(p => p.measured) ? el("p", {class: "note"}, "Steps that a device replays as one recording have no times of items. Those that are shown are of one run in which each item was waited for, times the number of runs.") : "";
+
+function programSheet({trace, go = () => {}}) {
   const lines = linesOf(trace), details = el("div", {class: "stick"});
   const us = total(trace.plans, p => p.us), waited = total(lines, l => l.waited);
-  const peak = Math.max(0, ...trace.plans.map(p => p.facts.held + p.facts.arena));
+  const peak = Math.max(0, ...trace.plans.map(peakOf));
   const planned = !us;
   const show = line => details.replaceChildren(el("h2", {}, line.source),
       el("div", {class: "panel"}, facts([
@@ -71,7 +76,7 @@ function programSheet({trace}) {
       planned ? ["planned only", "not run"] : ["time in runs", time(us)],
       planned ? null : ["exposed communication", us ? percent(waited / us) : "–", "time in which a rank waits for others and computes nothing"],
       ["sent by a device", bytes(total(lines, l => l.sent))], ["peak memory of a device", bytes(peak)]),
-    findings(trace, lines),
+    findings(trace, lines, go), measuredNote(trace.plans),
     el("div", {class: "split", style: {gridTemplateColumns: "minmax(0, 8fr) minmax(0, 5fr)"}}, table({label: "lines of the program", sort: planned ? 3 : 2, picked: byTime[0], rows: lines, onpick: show, columns: [
       {name: "Line", of: l => l.source, mono: true}, {name: "Methods", of: l => [...l.ops].slice(0, 4).join(", "), wide: true},
       !planned && {name: "Time", of: l => l.us, show: time, num: true, bar: true},

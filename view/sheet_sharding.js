@@ -76,9 +76,13 @@ function gridOf(mesh, places, shape, dtype) {
     "aria-label": shapeText(dtype, shape) + " on " + n + " devices, " + placesText(mesh, places)});
   const colors = new Map();
   const partial = places.some(p => typeof p === "string" && p[0] === "P");
+  // Of many devices the boxes of one color are one path: an element for each would take longer than all else.
+  const many = shown > 64, filled = new Map(), hatched = new Map(), add = (paths, hue, d) => paths.set(hue, (paths.get(hue) || "") + d);
+  const f = x => x.toFixed(2), rectPath = (x, y, w, h) => "M" + f(x) + " " + f(y) + "h" + f(w) + "v" + f(h) + "h" + f(-w) + "z";
+  let frames = "";
   for (let i = 0; i < shown; ++i) {
     const x = (i % columns) * (cell + gap) + 1, y = Math.floor(i / columns) * step + 1;
-    const group = svg("g", {});
+    const group = many ? null : svg("g", {});
     const boxes = boxesOf(mesh, places, shape, i), id = JSON.stringify(boxes);
     if (!colors.has(id)) colors.set(id, colors.size);
     for (const box of boxes) {
@@ -86,19 +90,31 @@ function gridOf(mesh, places, shape, dtype) {
       const bw = cell * (dx1 - dx0) / w, bh = high * (dy1 - dy0) / h;
       if (bw <= 0 || bh <= 0) continue;
       const rect = {x: x + cell * dx0 / w, y: y + high * dy0 / h, width: bw, height: bh, rx: Math.min(2, cell / 20)};
-      group.append(svg("rect", {...rect, fill: boxColor(colors.get(id)), opacity: partial ? .42 : .95}));
+      const hue = colors.get(id) % kHues.length;
+      if (many) add(filled, hue, rectPath(rect.x, rect.y, bw, bh));
+      else group.append(svg("rect", {...rect, fill: boxColor(hue), opacity: partial ? .42 : .95}));
       if (partial) for (let s = 6; s < bw + bh; s += 7) {
         const x0 = Math.max(0, s - bh), x1 = Math.min(bw, s);
-        group.append(svg("line", {x1: rect.x + x0, y1: rect.y + s - x0, x2: rect.x + x1, y2: rect.y + s - x1, stroke: boxColor(colors.get(id)), "stroke-width": 1.4}));
+        if (many) add(hatched, hue, "M" + f(rect.x + x0) + " " + f(rect.y + s - x0) + "L" + f(rect.x + x1) + " " + f(rect.y + s - x1));
+        else group.append(svg("line", {x1: rect.x + x0, y1: rect.y + s - x0, x2: rect.x + x1, y2: rect.y + s - x1, stroke: boxColor(colors.get(id)), "stroke-width": 1.4}));
       }
     }
+    if (many) { frames += rectPath(x, y, cell, high); continue; }
     group.append(svg("rect", {x, y, width: cell, height: high, class: "frame", rx: 2, style: {stroke: color("soft"), strokeWidth: columns > 12 ? .4 : .8}}));
     if (labelled) group.append(svg("text", {x: x + cell / 2, y: y + high + 13, "text-anchor": "middle", class: "soft"}, (mesh.devices[i] || "").slice(0, Math.max(6, cell / 6))));
-    const own = boxes.map(box => "[" + box.map(([a, b]) => a + ":" + b).join(", ") + "]").join(" ");
-    group.addEventListener("mousemove", e => tip.show(e, (mesh.devices[i] || "device " + i) + "  (" + coordinates(mesh, i).map((c, a) => mesh.axes[a].name + " " + c).join(", ") + ")\n" + own + (partial ? "\na term of a sum that is not completed" : "")));
-    group.addEventListener("mouseleave", tip.hide);
     node.append(group);
   }
+  for (const [hue, d] of filled) node.append(svg("path", {d, fill: boxColor(hue), opacity: partial ? .42 : .95}));
+  for (const [hue, d] of hatched) node.append(svg("path", {d, fill: "none", stroke: boxColor(hue), "stroke-width": 1.4}));
+  if (frames) node.append(svg("path", {d: frames, class: "frame", style: {stroke: color("soft"), strokeWidth: columns > 12 ? .4 : .8}}));
+  node.addEventListener("mousemove", e => {
+    const area = node.getBoundingClientRect(), scale = columns * (cell + gap) / area.width;
+    const column = Math.floor((e.clientX - area.left) * scale / (cell + gap)), i = column + columns * Math.floor((e.clientY - area.top) * scale / step);
+    if (column < 0 || column >= columns || !(i >= 0 && i < shown)) return tip.hide();
+    const own = boxesOf(mesh, places, shape, i).map(box => "[" + box.map(([a, b]) => a + ":" + b).join(", ") + "]").join(" ");
+    tip.show(e, (mesh.devices[i] || "device " + i) + "  (" + coordinates(mesh, i).map((c, a) => mesh.axes[a].name + " " + c).join(", ") + ")\n" + own + (partial ? "\na term of a sum that is not completed" : ""));
+  });
+  node.addEventListener("mouseleave", tip.hide);
   const size = shape.reduce((p, x) => p * x, 1);
   return el("div", {}, node, el("div", {class: "soft"}, placesText(mesh, places)),
       shape.length > 2 ? el("div", {class: "soft"}, "drawn: dim " + dims.join(" down, dim ") + " across") : "", n > shown ? el("div", {class: "soft"}, "the first " + shown + " of " + trim(n, 0) + " devices") : "",

@@ -9,7 +9,7 @@ function timelineEvents(trace) {
     for (const s of rank.spans) events.push({lane: "runs", t: s.t + rank.shift, d: s.d, color: "span", text: s.kind + ": " + (s.after || s.name)});
     for (const run of rank.runs) {
       const plan = planOf.get(run.plan), t = run.t + rank.shift;
-      events.push({lane: "runs", t, d: run.d, color: "run", run, plan, text: "run " + run.run + (plan ? " of " + (plan.title || "plan " + plan.number) : "")});
+      events.push({lane: "runs", t, d: run.d, color: "run", run, plan, text: "run " + run.run + (plan ? " of " + (plan.title || "plan " + plan.number) : "") + (run.measured ? ", measured: each item was waited for" : "")});
       const begun = new Map();
       for (const i of run.items || []) {
         const item = plan && plan.items[i.item], kind = item ? item.kind : "kernel";
@@ -82,11 +82,13 @@ function lengthsOf(trace, plan) {
 }
 const medianOf = list => { const s = list.slice().sort((a, b) => a - b); return s[s.length >> 1] || 0; };
 function changeOf(series) {
-  const points = series.reduce((a, b) => b.points.length > a.length ? b.points : a, []).slice(3);
+  let points = series.reduce((a, b) => b.points.length > a.length ? b.points : a, []).slice(3);
+  // Of many runs the medians of blocks are compared: each split looks at all points.
+  const block = Math.ceil(points.length / 250);
+  if (block > 1) points = points.flatMap((p, i) => i % block ? [] : [[p[0], medianOf(points.slice(i, i + block).map(q => q[1]))]]);
   if (points.length < 10) return null;
   let best = null;
-  const step = Math.max(1, Math.floor(points.length / 200));
-  for (let i = 5; i <= points.length - 5; i += step) {
+  for (let i = 5; i <= points.length - 5; ++i) {
     const a = medianOf(points.slice(0, i).map(p => p[1])), b = medianOf(points.slice(i).map(p => p[1]));
     const rest = total(points.slice(0, i), p => Math.abs(p[1] - a)) + total(points.slice(i), p => Math.abs(p[1] - b));
     if (!best || rest < best.rest) best = {rest, run: points[i][0], before: a, after: b};

@@ -20,9 +20,25 @@ Attached& attached() {
   return all;
 }
 
+bool is_of_an_item(EventKind kind) {
+  return kind == EventKind::Launch || kind == EventKind::Copy || kind == EventKind::Collective ||
+         kind == EventKind::Wait;
+}
+
+bool is_told(const Observer& observer, const ObservedEvent& event) {
+  return !is_of_an_item(event.kind) || !observer.takes_item_times();
+}
+
+// A look at the processor's clock costs more than most events.
+bool is_counted(EventKind kind) {
+  return kind == EventKind::Pass || kind == EventKind::ScheduleStep ||
+         kind == EventKind::Compilation || kind == EventKind::Load;
+}
+
 }  // namespace
 
 std::atomic<int> detail::observers{0};
+std::atomic<int> detail::item_readers{0};
 std::atomic<uint64_t> detail::attachments{0};
 constinit thread_local int detail::muted = 0;
 
@@ -38,12 +54,21 @@ Observing::Observing(Observer& observer) : observer_(&observer) {
   attached().list.push_back(observer_);
   detail::attachments.fetch_add(1);
   detail::observers.fetch_add(1);
+  if (!observer_->takes_item_times()) detail::item_readers.fetch_add(1);
 }
 
 Observing::~Observing() {
   std::unique_lock lock(attached().mutex);
   std::erase(attached().list, observer_);
   detail::observers.fetch_sub(1);
+  if (!observer_->takes_item_times()) detail::item_readers.fetch_sub(1);
+}
+
+bool item_times_are_taken() {
+  if (!is_observed()) return false;
+  std::shared_lock lock(attached().mutex);
+  return std::ranges::any_of(attached().list,
+                             [](const Observer* o) { return o->takes_item_times(); });
 }
 
 bool items_are_timed() {
@@ -71,19 +96,23 @@ RecordForm records_are_read() {
 void detail::begin_event(ObservedEvent& event) {
   event.id = attached().next.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(attached().mutex);
-  for (Observer* o : attached().list) o->begin(event);
+  for (Observer* o : attached().list) {
+    if (is_told(*o, event)) o->begin(event);
+  }
 }
 
 void detail::end_event(const ObservedEvent& event) noexcept {
   std::shared_lock lock(attached().mutex);
-  for (Observer* o : attached().list) o->end(event);
+  for (Observer* o : attached().list) {
+    if (is_told(*o, event)) o->end(event);
+  }
 }
 
 void ObservedScope::begin(ObservedEvent event) {
   seen_.emplace(Seen{.event = std::move(event), .unwinding = std::uncaught_exceptions()});
   detail::begin_event(seen_->event);
   seen_->event.begun = std::chrono::steady_clock::now();
-  seen_->processor = {};
+  if (is_counted(seen_->event.kind)) seen_->processor.emplace();
 }
 
 void ObservedScope::end() noexcept {
@@ -96,7 +125,7 @@ void ObservedScope::stop() {
   ObservedEvent& event = seen_->event;
   if (event.took.count() != 0) return;
   event.took = std::chrono::steady_clock::now() - event.begun;
-  event.processor_ms = seen_->processor.ms();
+  if (seen_->processor) event.processor_ms = seen_->processor->ms();
 }
 
 }  // namespace tinyshard

@@ -6,7 +6,9 @@
 //   a run:                  run { launch { wait* } | copy | collective | wait ... }
 //   within a compilation:   reshard in passes, tuning and listings in compilations and loads
 //
-// A replayed step is one run without events inside: its items are not begun by the host.
+// A replayed step is one run without events inside: its items are not begun by the host. Events of a
+// run's items cost a few microseconds each, as they are described in words; an observer that takes
+// item times is given numbers with the end of the run instead.
 //
 // Threads: events of one thread nest. Observers are called on the thread that works, several at
 // once where several work.
@@ -17,6 +19,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/origin.h"
 #include "core/base/stopwatch.h"
@@ -42,6 +45,14 @@ enum class EventKind : uint8_t {
 };
 const char* name(EventKind kind);  // "pass"
 
+// An item of a run, or a wait for a collective, in the order of their ends.
+struct ItemTime {
+  int item = -1;  // its place in the schedule
+  bool waits = false;
+  std::chrono::steady_clock::time_point begun = {};
+  std::chrono::nanoseconds took{};
+};
+
 struct ObservedEvent {
   EventKind kind = EventKind::Pass;
   uint64_t id = 0;      // the same at begin and end; increases
@@ -54,9 +65,12 @@ struct ObservedEvent {
   std::chrono::steady_clock::time_point begun = {};
   // Known at the end.
   std::chrono::nanoseconds took{};
-  double processor_ms = 0;
-  std::string after = {};  // what there is then: "48 nodes", "12 items"
-  bool failed = false;     // it was left by an exception
+  double processor_ms = 0;  // of passes, steps of the schedule, compilations and loads
+  std::string after = {};   // what there is then: "48 nodes", "12 items"
+  bool failed = false;      // it was left by an exception
+  // The items of a run, where some observer takes_item_times().
+  const std::vector<ItemTime>* items = nullptr;
+  bool measured = false;  // a run that is replayed otherwise: each item was waited for
   double ms() const { return std::chrono::duration<double, std::milli>(took).count(); }
 };
 
@@ -74,6 +88,9 @@ class Observer {
   // True if each item of a run has to be seen: steps are then not replayed as a whole, and an item
   // ends when the device has done it.
   virtual bool times_items() const { return false; }
+  // True if the items of a run are read from the end of the run: no launch, copy, collective or wait is
+  // told as an event. One run of a step that is replayed is made of single items then, and measured.
+  virtual bool takes_item_times() const { return false; }
   virtual CodeForm reads_listings() const { return CodeForm::None; }
   virtual RecordForm reads_records() const { return RecordForm::None; }
 };
@@ -92,6 +109,7 @@ class Observing {
 
 namespace detail {
 extern std::atomic<int> observers;         // attached
+extern std::atomic<int> item_readers;      // of these: those that read events of items
 extern std::atomic<uint64_t> attachments;  // so far
 extern constinit thread_local int muted;   // scopes in which this thread tells nothing
 void begin_event(ObservedEvent& event);
@@ -109,6 +127,11 @@ class Unobserved {
   Unobserved(const Unobserved&) = delete;
   Unobserved& operator=(const Unobserved&) = delete;
 };
+// True if some observer reads launches, copies, collectives and waits as events.
+inline bool items_are_events() {
+  return detail::item_readers.load(std::memory_order_relaxed) > 0 && detail::muted == 0;
+}
+bool item_times_are_taken();   // by some observer
 bool items_are_timed();        // by some observer
 CodeForm listings_are_read();  // the last form that some observer reads
 RecordForm records_are_read();
@@ -131,7 +154,12 @@ class ObservedScope {
   ObservedScope(const ObservedScope&) = delete;
   ObservedScope& operator=(const ObservedScope&) = delete;
 
-  bool is_seen() const { return seen_.has_value(); }
+  // Gives the event of a run its items, which live until the event has ended.
+  void has(const std::vector<ItemTime>& items, bool measured) {
+    if (!seen_) return;
+    seen_->event.items = &items;
+    seen_->event.measured = measured;
+  }
   // Ends the event's time, then asks for its result in words: describing it is not part of the time.
   template <class After>
   void finish(const After& after) {
@@ -144,7 +172,7 @@ class ObservedScope {
   struct Seen {
     ObservedEvent event;
     int unwinding = 0;  // exceptions in flight when it began
-    ProcessorStopwatch processor = {};
+    std::optional<ProcessorStopwatch> processor = {};
   };
   void begin(ObservedEvent event);
   void end() noexcept;

@@ -719,9 +719,11 @@ ObservedEvent Executable::event_of(const Step& step) const {
 }
 
 void Executable::run_item(Step& step) {
-  ObservedScope event([&] { return event_of(step); });
+  std::optional<ObservedScope> event;
+  if (items_are_events()) event.emplace([&] { return event_of(step); });
   std::optional<Stopwatch> watch;
-  if (event.is_seen() && items_are_timed()) watch.emplace();
+  if (event && waits_for_items_) watch.emplace();
+  const ItemTimes::Time begun = times_.next();
   for (int w : step.item->waits) {
     // Segments wait at their ends for all that they start.
     if (!in_segments_ || segment_of_[size_t(w)] == segment_of_[size_t(&step - steps_.data())])
@@ -745,9 +747,12 @@ void Executable::run_item(Step& step) {
       copy(step);
       break;
   }
+  if (waits_for_items_) {
+    for (Launch& launch : step.launches) launch.device->synchronize();
+  }
+  times_.end(int(&step - steps_.data()), false, begun);
   if (!watch) return;
-  for (Launch& launch : step.launches) launch.device->synchronize();
-  event.finish([&, ms = watch->ms()] {
+  event->finish([&, ms = watch->ms()] {
     const std::string line = origin_of_item(schedule_, *step.item).source;
     return told(work_of(schedule_, *step.item), ms / 1e3) + (line.empty() ? "" : "  " + line);
   });
@@ -755,12 +760,25 @@ void Executable::run_item(Step& step) {
 
 void Executable::wait_for(Step& collective) {
   if (collective.groups.empty()) return;
-  ObservedScope event([&] {
-    ObservedEvent waits = event_of(collective);
-    waits.kind = EventKind::Wait;
-    return waits;
-  });
+  std::optional<ObservedScope> event;
+  if (items_are_events()) {
+    event.emplace([&] {
+      ObservedEvent waits = event_of(collective);
+      waits.kind = EventKind::Wait;
+      return waits;
+    });
+  }
+  const ItemTimes::Time begun = times_.next();
   for (Group& group : collective.groups) group.wait();
+  times_.end(int(&collective - steps_.data()), true, begun);
+}
+
+// Nobody sees the items of a step that is replayed: the first run for an observer that takes item times
+// is made of them.
+bool Executable::is_measured(bool replays) {
+  if (!replays || measured_for_ == observer_attachments() || !item_times_are_taken()) return false;
+  measured_for_ = observer_attachments();
+  return true;
 }
 
 void Executable::set_record(uint64_t number) {
@@ -824,8 +842,13 @@ void Executable::run() {
   });
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
-  const bool replays = wanted.shuffle == 0 && ran_ && !items_are_timed() && !compares_values_ &&
-                       (can_record_ || !segments_.empty()) && jit_mode() != JitMode::Items;
+  const bool timed = items_are_timed();
+  const bool may_replay = wanted.shuffle == 0 && ran_ && !timed && !compares_values_ &&
+                          (can_record_ || !segments_.empty()) && jit_mode() != JitMode::Items;
+  const bool measured = is_measured(may_replay), replays = may_replay && !measured;
+  waits_for_items_ = timed || measured;
+  times_.begin(item_times_are_taken(), steps_.size());
+  event.has(times_.list(), measured);
   if (replays) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {

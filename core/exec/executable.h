@@ -12,6 +12,7 @@
 
 #include "core/base/observer.h"
 #include "core/exec/counters.h"
+#include "core/exec/item_times.h"
 #include "core/exec/kept_in_place.h"
 #include "core/exec/replay.h"
 #include "core/exec/runtime_part.h"
@@ -164,6 +165,7 @@ class Executable : public RuntimePart {
   int place_of(int buffer, const Item& item, int d) const;
   CollectiveSite site_of(const Item& collective) const;
   ObservedEvent event_of(const Step& step) const;
+  bool is_measured(bool replays);
   void identify_groups();
   void begin_run();  // gives the groups their identity, for the comparison with other ranks
   void announce();   // to the ranks of calls that devices make without the host
@@ -203,6 +205,9 @@ class Executable : public RuntimePart {
   std::vector<Device*> devices_;              // that launch something behind those
   std::vector<size_t> bulk_;  // by step: how many copies from here on are done at once; or 0
   uint64_t record_ = 0, record_told_to_ = 0;  // the observers that were attached when it was told
+  ItemTimes times_;                           // of the run under way
+  bool waits_for_items_ = false;              // it ends each item before the next one
+  uint64_t measured_for_ = 0;                 // the observers that were told a measured run
   bool can_record_ = false, ran_ = false;
   bool compares_values_ = false;  // TS_CHECK=values, as the latest run found it
   // An input aliases a storage that the schedule captured: the step is recorded in one chain.

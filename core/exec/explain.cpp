@@ -14,6 +14,7 @@
 
 #include "core/codegen/operations.h"
 #include "core/codegen/traffic.h"
+#include "core/exec/workspaces.h"
 #include "core/schedule/memory.h"
 #include "core/uop/args.h"
 #include "multi/estimate.h"
@@ -108,7 +109,7 @@ class DevicesOfPlan {
 std::vector<DeviceMemory> memory_of_devices(const Schedule& schedule, const std::set<int>& touched,
                                             const DevicesOfPlan& devices) {
   std::vector<DeviceMemory> memory;
-  for (const DeviceRef& d : devices.refs()) memory.push_back({d.to_string(), 0, 0});
+  for (const DeviceRef& d : devices.refs()) memory.push_back({.device = d.to_string()});
   std::map<int64_t, std::pair<Mesh, int64_t>> held;  // by mesh
   for (int b : touched) {
     const VirtualBuffer& buffer = schedule.buffers[size_t(b)];
@@ -123,6 +124,9 @@ std::vector<DeviceMemory> memory_of_devices(const Schedule& schedule, const std:
   for (const auto& [mesh, end] : arena_ends(schedule)) {
     for (int d : devices.of(mesh))
       memory[size_t(d)].arena_bytes = std::max(memory[size_t(d)].arena_bytes, end);
+  }
+  for (const auto& [mesh, bytes] : workspaces_of(schedule)) {
+    for (int d : devices.of(mesh)) memory[size_t(d)].workspace_bytes += bytes;
   }
   return memory;
 }
@@ -454,6 +458,7 @@ PlanSummary summarize(const Schedule& schedule) {
   if (fullest == s.memory.end()) return s;
   s.held_bytes = fullest->held_bytes;
   s.arena_bytes = fullest->arena_bytes;
+  s.workspace_bytes = fullest->workspace_bytes;
   return s;
 }
 
@@ -476,8 +481,11 @@ std::string explain(const Schedule& schedule, bool items) {
   for (const auto& [kind, bytes] : s.collective_kinds)
     text += fmt::format("  {:<24} {}\n", kind, readable(bytes));
   text += items ? movements(s) : "";
-  text += fmt::format("peak memory      {} per device: {} held, {} temporary\n",
-                      readable(s.peak_bytes()), readable(s.held_bytes), readable(s.arena_bytes));
+  text += fmt::format("peak memory      {} per device: {} held, {} temporary{}\n",
+                      readable(s.peak_bytes()), readable(s.held_bytes), readable(s.arena_bytes),
+                      s.workspace_bytes == 0
+                          ? ""
+                          : ", " + readable(s.workspace_bytes) + " workspaces of library calls");
   if (items) text += alive_at_peak(schedule, 24);
   return text;
 }

@@ -191,6 +191,7 @@ size_t Executable::run_bulk_copies(std::span<Step> steps) {
   CopyLoad load;
   for (const Step& step : steps) load.add(*this, step);
   std::deque<ObservedScope> events;
+  std::vector<int> items;
   std::vector<BoxIn> boxes;
   for (Step& step : steps) {
     std::vector<BoxIn> of_step = load.is_bulk() ? boxes_of(step) : std::vector<BoxIn>();
@@ -198,11 +199,14 @@ size_t Executable::run_bulk_copies(std::span<Step> steps) {
       run_item(step);
       continue;
     }
-    events.emplace_back([&] { return event_of(step); });
+    items.push_back(int(&step - steps_.data()));
+    if (items_are_events()) events.emplace_back([&] { return event_of(step); });
     std::ranges::move(of_step, std::back_inserter(boxes));
   }
+  const ItemTimes::Time begun = times_.next();
   if (!boxes.empty()) copy_in(boxes);
-  while (!events.empty()) events.pop_back();  // they nest
+  for (const int item : items) times_.end(item, false, begun);  // at once
+  while (!events.empty()) events.pop_back();                    // they nest
   return count;
 }
 

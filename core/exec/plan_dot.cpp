@@ -48,6 +48,12 @@ std::set<uint64_t> nodes_before_sharding(const json& record) {
   return now;
 }
 
+std::string digraph(const std::string& nodes, const std::string& edges) {
+  return "digraph tinyshard {\n  node [shape=box, style=rounded, fontname=\"sans-serif\", "
+         "fontsize=10];\n" +
+         nodes + edges + "}\n";
+}
+
 }  // namespace
 }  // namespace dot
 
@@ -73,9 +79,31 @@ std::string plan_dot(std::string_view text) {
         edges += fmt::format("  n{} -> n{};\n", from.get<uint64_t>(), id);
     }
   }
-  return "digraph tinyshard {\n  node [shape=box, style=rounded, fontname=\"sans-serif\", "
-         "fontsize=10];\n" +
-         nodes + edges + "}\n";
+  return dot::digraph(nodes, edges);
+}
+
+std::string items_dot(std::string_view text) {
+  std::string nodes, edges;
+  if (text.empty()) return dot::digraph(nodes, edges);
+  const nlohmann::json record = nlohmann::json::parse(text);
+  std::map<int, size_t> writer;  // the last one so far, by buffer
+  size_t number = 0;
+  for (const nlohmann::json& item : record.at("items")) {
+    std::string label = item.at("name").get<std::string>();
+    for (const char* more : {"purpose", "source"}) {
+      if (item.contains(more)) label += "\n" + item.at(more).get<std::string>();
+    }
+    nodes += fmt::format("  i{} [label={}];\n", number, dot::quoted(label));
+    std::set<size_t> before;
+    for (const nlohmann::json& buffer : item.at("reads")) {
+      const auto from = writer.find(buffer.get<int>());
+      if (from != writer.end()) before.insert(from->second);
+    }
+    for (const size_t from : before) edges += fmt::format("  i{} -> i{};\n", from, number);
+    for (const nlohmann::json& buffer : item.at("writes")) writer[buffer.get<int>()] = number;
+    ++number;
+  }
+  return dot::digraph(nodes, edges);
 }
 
 }  // namespace tinyshard

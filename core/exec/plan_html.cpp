@@ -115,8 +115,10 @@ std::string figures(const json& r) {
   if (r.at("copies") != 0) figure(r.at("copies").dump(), "copies");
   figure(fmt::format("{:.4g}", r.at("operations").get<double>()), "operations");
   if (r.at("sent") != 0) figure(readable(r.at("sent").get<double>()), "sent by a device");
-  const double held = r.at("held").get<double>(), arena = r.at("arena").get<double>();
-  figure(readable(held + arena), "at the peak of a device");
+  const auto held = r.at("held").get<double>(), arena = r.at("arena").get<double>(),
+             workspace = r.value("workspace", 0.0);
+  figure(readable(held + arena + workspace), "at the peak of a device");
+  if (workspace > 0) figure(readable(workspace), "of it workspaces of library calls");
   figure(r.at("devices").dump(), "devices");
   return text + "</p>";
 }

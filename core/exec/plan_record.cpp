@@ -17,6 +17,7 @@
 #include "core/base/call.h"
 #include "core/exec/explain.h"
 #include "core/exec/plan_record_tables.h"
+#include "core/exec/workspaces.h"
 #include "core/schedule/memory.h"
 
 namespace tinyshard {
@@ -263,6 +264,7 @@ void put_items(json& record, const Schedule& schedule, const PlanSummary& summar
     if (!origin.source.empty()) row["source"] = origin.source;
     if (!item.writes.empty()) row["o"] = tables.of(schedule.buffers[size_t(item.writes[0])].origin);
     if (!item.waits.empty()) row["waits"] = item.waits;
+    if (const int64_t kept = workspace_bytes(item); kept > 0) row["workspace"] = kept;
     if (item.kind == Item::Kind::Collective)
       row["collective"] = collective_of(item, summary.collective_items[next++]);
     if (item.kind == Item::Kind::Kernel && form == RecordForm::Graphs) {
@@ -277,7 +279,7 @@ void put_summary(json& record, const PlanSummary& s) {
   json memory = json::array();
   for (const DeviceMemory& m : s.memory) {
     if (memory.size() >= kMostDevices) break;
-    memory.push_back({m.device, m.held_bytes, m.arena_bytes});
+    memory.push_back({m.device, m.held_bytes, m.arena_bytes, m.workspace_bytes});
   }
   record["memory"] = std::move(memory);
   record["kernels"] = s.kernels;
@@ -289,6 +291,7 @@ void put_summary(json& record, const PlanSummary& s) {
   record["operations"] = s.operations;
   record["held"] = s.held_bytes;
   record["arena"] = s.arena_bytes;
+  record["workspace"] = s.workspace_bytes;
 }
 
 struct Story {
@@ -316,6 +319,8 @@ std::string text_of(const Schedule& schedule, uint64_t number, uint64_t hash, Re
   put_buffers(record, schedule, tables);
   put_items(record, schedule, summary, form, tables);
   put_summary(record, summary);
+  if (const Speeds* speeds = speeds_of(schedule))
+    record["speeds"] = {speeds->memory_bytes_per_s, speeds->operations_per_s};
   tables.put(record);
   // A name of the user's may be no UTF-8.
   return record.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -11,7 +11,8 @@
 //    "moves": [{..., "from": ["P sum"], "to": ["R"], "bytes": 128}],
 //    "nodes": [[id, "add f32[8, 4]", [sources], origin]], "passes": [...],
 //    "rules": [[pass, "rule", id, "before", "after", origin, count]],
-//    "buffers": [...], "items": [...], "code": [...], "memory": [...]}
+//    "buffers": [...], "items": [...], "code": [...], "memory": [...],
+//    "speeds": [bytes of memory a second, operations a second]}
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -23,7 +23,9 @@ struct DeviceMemory {
   std::string device;       // "CPU:1@3"
   int64_t held_bytes = 0;   // storages that live on
   int64_t arena_bytes = 0;  // temporaries
-  int64_t peak_bytes() const { return held_bytes + arena_bytes; }
+  // Kept by library calls beside these, as sorts and decompositions do, where devices tell it.
+  int64_t workspace_bytes = 0;
+  int64_t peak_bytes() const { return held_bytes + arena_bytes + workspace_bytes; }
 };
 
 struct PlanSummary {
@@ -46,9 +48,10 @@ struct PlanSummary {
   // things, as the stages of a pipeline do.
   int64_t held_bytes = 0;            // storages that live on
   int64_t arena_bytes = 0;           // temporaries
+  int64_t workspace_bytes = 0;       // kept by library calls
   std::vector<DeviceMemory> memory;  // of each device that the plan names
   int64_t devices = 1;               // of the largest mesh
-  int64_t peak_bytes() const { return held_bytes + arena_bytes; }
+  int64_t peak_bytes() const { return held_bytes + arena_bytes + workspace_bytes; }
 };
 
 }  // namespace tinyshard

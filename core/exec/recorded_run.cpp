@@ -102,6 +102,7 @@ void Executable::run_segment(const Segment& segment, std::span<const std::vector
 void Executable::run_recorded() {
   if (segments_.empty()) {
     return replay_.run(devices_, [this] {
+      const ItemTimes::Pause pause(times_);
       run_items(std::span(steps_).subspan(leading_), orders(behind_leading()));
     });
   }
@@ -117,10 +118,15 @@ void Executable::run_recorded() {
 
 void Executable::run_segments() {
   for (ToldSegment& segment : segments_) {
-    if (segment.recorded)
-      segment.replay.run(segment.on, [&] { run_segment(segment, orders(segment.steps)); });
-    else
+    if (!segment.recorded) {
       run_segment(segment, {});
+      continue;
+    }
+    segment.replay.run(segment.on, [&] {
+      const ItemTimes::Pause pause(times_);
+      run_segment(segment, orders(segment.steps));
+    });
+    times_.skip();
   }
 }
 

@@ -30,6 +30,12 @@ std::string record_of_tensors(const std::vector<Tensor>& tensors) {
   return std::move(record.text);
 }
 
+std::string record_of(const CapturedStep& step) {
+  CaughtRecord record;
+  tell_plan(schedule_of(step));
+  return std::move(record.text);
+}
+
 }  // namespace
 
 PlanSummary summarize(const std::vector<Tensor>& tensors, Caller caller) {
@@ -47,11 +53,8 @@ std::string explain(const std::vector<Tensor>& tensors, HtmlForm, Caller caller)
   return plan_html(record_of_tensors(tensors));
 }
 
-std::string explain(const CapturedStep& step, HtmlForm) {
-  CaughtRecord record;
-  tell_plan(schedule_of(step));
-  return plan_html(record.text);
-}
+std::string explain(const CapturedStep& step, HtmlForm) { return plan_html(record_of(step)); }
+std::string to_dot(const CapturedStep& step) { return items_dot(record_of(step)); }
 
 std::string to_dot(const std::vector<Tensor>& tensors, Caller caller) {
   Call call("to_dot", caller);

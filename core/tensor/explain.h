@@ -68,5 +68,12 @@ template <class F>
 std::string explain(const Jit<F>& step, HtmlForm form) {
   return explain(step.captured_step(), form);
 }
+// Returns the items of the step's plan as text for Graphviz: kernels, library calls, collectives and
+// copies with their lines, and which of them reads what another one wrote.
+std::string to_dot(const CapturedStep& step);
+template <class F>
+std::string to_dot(const Jit<F>& step) {
+  return to_dot(step.captured_step());
+}
 
 }  // namespace tinyshard

@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/base/options.h"
+#include "core/runtime/workspaces.h"
 #include "devices/cpu/host_memory.h"
 #include "devices/cpu/library_calls.h"
 #include "devices/cpu/onednn.h"
@@ -61,7 +62,7 @@ class CountedMemory {
   MemoryStats stats_;
 };
 
-class CpuDevice : public Device {
+class CpuDevice : public Device, public TellsWorkspaces {
  public:
   CpuDevice(int index, ThreadPool& pool) : index_(index), pool_(pool) {}
   ~CpuDevice() override { host_memory().release_kept(); }
@@ -84,6 +85,9 @@ class CpuDevice : public Device {
   }
   std::unique_ptr<Program> library(const LibraryCall& call) override {
     return make_cpu_library_program(call, pool_, *this);
+  }
+  int64_t workspace_bytes(std::span<const LibraryCall* const> calls) const override {
+    return cpu_workspace_bytes(calls, pool_);
   }
   void synchronize() override {}  // launches return when they are done
 

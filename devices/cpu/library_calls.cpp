@@ -2,10 +2,14 @@
 #include "devices/cpu/library_calls.h"
 
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/observer.h"
 #include "core/uop/args.h"
 #include "core/uop/product_region.h"
 #include "devices/cpu/decompose.h"
@@ -172,6 +176,23 @@ SortSpec sort_spec(const LibraryCall& call) {
           .k = sorted_places(*call.node)};
 }
 
+// Memory of a program, which plans and pages know as theirs.
+void* take_workspace(Device& device, size_t bytes) {
+  void* memory = device.allocate(bytes, "workspaces");
+  observe([&] {
+    return ObservedEvent{
+        .kind = EventKind::Allocation, .name = "workspaces", .bytes = int64_t(bytes)};
+  });
+  return memory;
+}
+void give_workspace(Device& device, void* memory, size_t bytes) noexcept {
+  device.free(memory, bytes);
+  observe([&] {
+    return ObservedEvent{
+        .kind = EventKind::Allocation, .name = "workspaces", .bytes = -int64_t(bytes)};
+  });
+}
+
 class SortCall : public Program {
  public:
   SortCall(const SortSpec& spec, ThreadPool& pool, Device& device)
@@ -179,9 +200,9 @@ class SortCall : public Program {
         pool_(pool),
         device_(device),
         bytes_(size_t(sort_scratch_bytes(spec, pool.threads()))),
-        memory_(bytes_ > 0 ? device.allocate(bytes_, "workspaces") : nullptr) {}
+        memory_(bytes_ > 0 ? take_workspace(device, bytes_) : nullptr) {}
   ~SortCall() override {
-    if (memory_) device_.free(memory_, bytes_);
+    if (memory_) give_workspace(device_, memory_, bytes_);
   }
   void launch(void* const* buffers, const int64_t*) override {
     sort_rows(spec_, buffers[0], static_cast<int32_t*>(buffers[1]), memory_, pool_);
@@ -197,6 +218,18 @@ class SortCall : public Program {
   void* memory_;
 };
 
+DecomposeSpec decompose_spec(const LibraryCall& call) {
+  const DimSpan shape = call.node.src(0).shape();
+  const size_t batch = shape.size() - 2;
+  return {call.node.dtype(), product(shape.first(batch)), shape[batch], shape[batch + 1]};
+}
+
+std::vector<DecomposeArg> decompose_factors(const LibraryCall& call) {
+  std::vector<DecomposeArg> factors{decompose_arg(*call.node)};
+  for (const UOp& x : call.also) factors.push_back(decompose_arg(*x));
+  return factors;
+}
+
 // Scratch memory is kept, as a sort's is, up to what two singular value decompositions of 1000 rows and
 // columns take. More is allocated for each launch: programs live long, and matrices of thousands of
 // rows take gigabytes, and minutes.
@@ -204,22 +237,18 @@ class DecomposeCall : public Program {
  public:
   DecomposeCall(const LibraryCall& call, ThreadPool& pool, Device& device)
       : pool_(pool), device_(device) {
-    const DimSpan shape = call.node.src(0).shape();
-    const size_t batch = shape.size() - 2;
-    spec_ = {call.node.dtype(), product(shape.first(batch)), shape[batch], shape[batch + 1]};
-    factors_.push_back(decompose_arg(*call.node));
-    for (const UOp& x : call.also) factors_.push_back(decompose_arg(*x));
+    spec_ = decompose_spec(call);
+    factors_ = decompose_factors(call);
     bytes_ = size_t(decompose_scratch_bytes(spec_, factors_, pool.threads()));
-    if (bytes_ <= kMostKept) memory_ = device.allocate(bytes_, "workspaces");
+    if (bytes_ <= kMostKept) memory_ = take_workspace(device, bytes_);
   }
   ~DecomposeCall() override {
-    if (memory_) device_.free(memory_, bytes_);
+    if (memory_) give_workspace(device_, memory_, bytes_);
   }
   void launch(void* const* buffers, const int64_t*) override {
     if (memory_) return decompose(spec_, buffers[0], factors_, buffers + 1, memory_, pool_);
-    auto release = [this](void* memory) { device_.free(memory, bytes_); };
-    const std::unique_ptr<void, decltype(release)> memory(device_.allocate(bytes_, "workspaces"),
-                                                          release);
+    auto release = [this](void* memory) { give_workspace(device_, memory, bytes_); };
+    const std::unique_ptr<void, decltype(release)> memory(take_workspace(device_, bytes_), release);
     decompose(spec_, buffers[0], factors_, buffers + 1, memory.get(), pool_);
   }
   std::string describe() const override { return "decompose"; }
@@ -284,6 +313,24 @@ std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, Threa
     default:
       return std::make_unique<ConvCall>(conv_spec(call), pool);
   }
+}
+
+int64_t cpu_workspace_bytes(std::span<const LibraryCall* const> calls, const ThreadPool& pool) {
+  std::set<std::string> seen;
+  int64_t bytes = 0;
+  for (const LibraryCall* call : calls) {
+    const Op op = call->node.op();
+    if (op != Op::Sort && op != Op::Decompose) continue;
+    const UOp& x = call->node.src(0);
+    std::string key =
+        fmt::format("{} {}{}", describe(*call->node), name(x.dtype()), to_string(x.shape()));
+    for (const UOp& other : call->also) key += describe(*other);
+    if (!seen.insert(std::move(key)).second) continue;
+    bytes += op == Op::Sort ? sort_scratch_bytes(sort_spec(*call), pool.threads())
+                            : decompose_scratch_bytes(decompose_spec(*call),
+                                                      decompose_factors(*call), pool.threads());
+  }
+  return bytes;
 }
 
 }  // namespace tinyshard

@@ -8,15 +8,19 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/observer.h"
 #include "devices/gpu/pinned_blocks.h"
 #include "devices/gpu/pinned_ring.h"
 #include "devices/gpu/program.h"
 #include "devices/gpu/recorder.h"
+#include "devices/gpu/sort.h"
 
 namespace tinyshard::gpu {
 namespace {
@@ -133,13 +137,32 @@ std::string Gpu::describe() {
   return fmt::format("{} free of {}", gib(free), gib(total));
 }
 
+// Calls take the workspaces in turns, each as large as its largest call: at most these of the largest ones.
+int64_t Gpu::workspace_bytes(std::span<const LibraryCall* const> calls) const {
+  std::vector<int64_t> bytes(kWorkspaces);
+  for (const LibraryCall* call : calls) {
+    if (call->node.op() == Op::Sort) bytes.push_back(sort_workspace_bytes(*call));
+  }
+  std::ranges::partial_sort(bytes, bytes.begin() + kWorkspaces, std::greater());
+  return std::accumulate(bytes.begin(), bytes.begin() + kWorkspaces, int64_t{0});
+}
+
 std::shared_ptr<void> Gpu::workspace(size_t bytes, size_t which) {
   auto lock = in_order();
   Workspace& workspace = workspaces_.at(which);
   std::shared_ptr<void> held = workspace.memory.lock();
   if (held && workspace.bytes >= bytes) return held;
+  const auto tell = [](int64_t change) {
+    observe([&] {
+      return ObservedEvent{.kind = EventKind::Allocation, .name = "workspaces", .bytes = change};
+    });
+  };
   std::shared_ptr<void> made(allocate(bytes, "libraries' workspace"),
-                             [this, bytes](void* memory) { free(memory, bytes); });
+                             [this, bytes, tell](void* memory) {
+                               free(memory, bytes);
+                               tell(-int64_t(bytes));
+                             });
+  tell(int64_t(bytes));
   workspace = {made, bytes};
   return made;
 }

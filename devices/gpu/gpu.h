@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/runtime/device.h"
 #include "core/runtime/host_copies.h"
+#include "core/runtime/workspaces.h"
 #include "devices/gpu/allocator.h"
 #include "devices/gpu/driver.h"
 #include "devices/gpu/vendor.h"
@@ -40,7 +42,7 @@ class GpuEvent final : public Event {
 //
 // Threads: what is queued takes the lock `order_` for the time of the call. A recording holds it
 // from beginning to end: what another thread queues meanwhile must not become a part of it.
-class Gpu final : public Device, public HostCopies, private MemorySource {
+class Gpu final : public Device, public HostCopies, public TellsWorkspaces, private MemorySource {
  public:
   Gpu(const Vendor& vendor, int index);
   ~Gpu() override;
@@ -69,6 +71,8 @@ class Gpu final : public Device, public HostCopies, private MemorySource {
   const LibraryProvider* library_provider() const override { return vendor_.provider(); }
   int64_t worth_copying(const LibraryCall& call, int operand) const override;
   std::unique_ptr<Program> library(const LibraryCall& call) override;
+  // Knows those of sorts; what other libraries take is known when a call is loaded.
+  int64_t workspace_bytes(std::span<const LibraryCall* const> calls) const override;
   void synchronize() override;
 
   void* native_queue(Queue queue) override { return stream(queue); }

@@ -49,6 +49,23 @@ class RowSort : public SortProgram {
   std::shared_ptr<void> workspace_;
 };
 
+// Bytes from the begin of a workspace.
+struct LongSortPlaces {
+  std::array<int64_t, 2> keys{}, places{};
+  int64_t counts = 0, totals = 0, end = 0;
+};
+
+LongSortPlaces places_of(const SortShape& shape, int64_t reserved) {
+  const int64_t all = shape.rows * shape.n;
+  LongSortPlaces p{.end = aligned(reserved)};
+  const auto place = [&](int64_t size) { return std::exchange(p.end, p.end + aligned(size)); };
+  for (int64_t& keys : p.keys) keys = place(all * itemsize(shape.key));
+  for (int64_t& places : p.places) places = place(all * int64_t(sizeof(int32_t)));
+  p.counts = place(shape.rows * SortShape::kDigits * shape.tiles() * int64_t(sizeof(int32_t)));
+  p.totals = place(shape.rows * SortShape::kDigits * int64_t(sizeof(int32_t)));
+  return p;
+}
+
 class LongSort : public SortProgram {
  public:
   LongSort(Gpu& gpu, const SortShape& shape, const SortSteps& steps, int64_t reserved)
@@ -57,15 +74,9 @@ class LongSort : public SortProgram {
         count_(gpu, steps.count),
         add_(gpu, steps.add),
         move_first_(gpu, steps.move_first),
-        move_(gpu, steps.move) {
-    const int64_t all = shape.rows * shape.n;
-    int64_t bytes = aligned(reserved);
-    const auto place = [&](int64_t size) { return std::exchange(bytes, bytes + aligned(size)); };
-    for (int64_t& keys : keys_) keys = place(all * itemsize(shape.key));
-    for (int64_t& places : places_) places = place(all * int64_t(sizeof(int32_t)));
-    counts_ = place(shape.rows * SortShape::kDigits * shape.tiles() * int64_t(sizeof(int32_t)));
-    totals_ = place(shape.rows * SortShape::kDigits * int64_t(sizeof(int32_t)));
-    workspace_ = gpu.workspace(size_t(bytes), gpu.next_workspace());
+        move_(gpu, steps.move),
+        in_(places_of(shape, reserved)) {
+    workspace_ = gpu.workspace(size_t(in_.end), gpu.next_workspace());
   }
 
   void enqueue(void* const* buffers, const int64_t*) override {
@@ -74,10 +85,10 @@ class LongSort : public SortProgram {
     for (int64_t byte = 0; byte < shape_.bytes; ++byte) {
       const bool last = byte + 1 == shape_.bytes;
       const std::array<int64_t, 2> numbers{8 * byte, last ? shape_.k : shape_.n};
-      void* counts = memory + counts_;
-      void* totals = memory + totals_;
-      void* moved = memory + keys_[size_t(byte % 2)];
-      void* order = last ? buffers[1] : memory + places_[size_t(byte % 2)];
+      void* counts = memory + in_.counts;
+      void* totals = memory + in_.totals;
+      void* moved = memory + in_.keys[size_t(byte % 2)];
+      void* order = last ? buffers[1] : memory + in_.places[size_t(byte % 2)];
       const std::array<void*, 6> all{keys, counts, totals, moved, order, places};
       count_.enqueue(all.data(), numbers.data());
       const std::array<void*, 2> added{counts, totals};
@@ -98,8 +109,7 @@ class LongSort : public SortProgram {
  private:
   const SortShape shape_;
   KernelProgram count_, add_, move_first_, move_;
-  std::array<int64_t, 2> keys_{}, places_{};  // bytes from the begin of the workspace
-  int64_t counts_ = 0, totals_ = 0;
+  const LongSortPlaces in_;
   std::shared_ptr<void> workspace_;
 };
 
@@ -115,6 +125,11 @@ bool sort_supports(const LibraryCall& call, std::string* why) {
   if (known && fits) return true;
   if (why) *why = known ? "more keys than a launch has threads for" : "its keys are no dense rows";
   return false;
+}
+
+int64_t sort_workspace_bytes(const LibraryCall& call) {
+  const SortShape shape = sort_shape(call);
+  return shape.n <= shape.tile() ? 0 : places_of(shape, 0).end;
 }
 
 std::unique_ptr<SortProgram> make_sort(Gpu& gpu, const SortShape& shape, const SortCode& code,

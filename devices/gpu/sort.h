@@ -31,5 +31,6 @@ std::unique_ptr<SortProgram> make_sort(Gpu& gpu, const SortShape& shape, const S
                                        int64_t reserved = 0);
 // The call is one that is supported.
 std::unique_ptr<Program> make_sort(Gpu& gpu, const LibraryCall& call, const SortCode& code);
+int64_t sort_workspace_bytes(const LibraryCall& call);
 
 }  // namespace tinyshard::gpu

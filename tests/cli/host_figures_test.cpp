@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/gpu_temperatures.h"
+
 namespace tinyshard::cli {
 namespace {
 
@@ -50,6 +52,16 @@ TEST_F(HostFigures, TheHottestSensorOfEachChip) {
   EXPECT_DOUBLE_EQ(found[0].celsius, 63.5);
   EXPECT_DOUBLE_EQ(found[1].celsius, -2);
   EXPECT_TRUE(temperatures(folder_ / "nowhere").empty());
+}
+
+// The driver numbers its GPUs; of one that does not tell nothing is shown.
+TEST(GpuTemperatures, AsTheDriversLibraryTells) {
+  const std::vector<Temperature> found = gpu_temperatures(NVML_DOUBLE);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].name, "GPU 0");
+  EXPECT_DOUBLE_EQ(found[0].celsius, 40);
+  EXPECT_EQ(found[1].name, "GPU 2");
+  EXPECT_DOUBLE_EQ(found[1].celsius, 42);
 }
 
 TEST_F(HostFigures, LogsThatAProcessHasOpen) {

@@ -113,7 +113,7 @@ class Chromium:
         page.call("Emulation.setEmulatedMedia",
                   features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         page.call("Page.navigate", url=address)
-        page.wait("document.readyState === 'complete'")
+        page.wait("document.readyState === 'complete'", self.timeout)
         return page
 
 

@@ -67,7 +67,7 @@ async function hostile({files, trials, places, seed}) {
       for (const [name, sheet] of kSheets) {
         if (!trace && name !== "Training") continue;
         try {
-          let content = plan ? sheet({model, trace, plan}) : name === "Training" ? sheet({model, trace, plan}) : [];
+          let content = plan ? sheet({model, trace, plan, go() {}}) : name === "Training" ? sheet({model, trace, plan}) : [];
           main.replaceChildren(...[content].flat(Infinity).filter(Boolean));
           // A click anywhere, as somebody would who looks.
           const rows = main.querySelectorAll("tr[tabindex]"), buttons = main.querySelectorAll("button");

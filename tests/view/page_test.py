@@ -119,6 +119,16 @@ def look_at_job(browser, options, folder):
     page = open_page(browser, folder / "job.html")
     print(f"files {size} bytes, page {(folder / 'job.html').stat().st_size} bytes, {drawn_after(page, 1)}")
     look_at_sheets(page, folder, "job", runs=True)
+    # A sentence leads to the sheet, the plan and the item that it speaks of.
+    choose(page, "Program")
+    sentence = page.run("[...document.querySelectorAll('.findings button')].map(b => b.textContent).find(t => t.startsWith('The slowest item is '))")
+    page.run("[...document.querySelectorAll('.findings button')].find(b => b.textContent.startsWith('The slowest item is ')).click()")
+    check(page.run("document.querySelector('[role=tab][aria-selected=true]').textContent") == "Schedule", "another sheet is shown")
+    shown = page.run("document.querySelector('.stick h2').textContent").split(" · ", 1)[1]
+    check(sentence.startswith("The slowest item is " + shown), sentence, "leads to", shown)
+    choose(page, "Program")
+    page.run("[...document.querySelectorAll('.findings button')].find(b => b.textContent.includes(' sends most, ')).click()")
+    check(rows(page) > 0 and page.run("document.querySelector('main h2').textContent") == "What moves, and why", "a plan is shown in which nothing moves")
     choose(page, "Timeline")
     check("Rank 2 waits least" in page.run("document.querySelector('main').textContent"),
           page.run("document.querySelector('main').textContent"))

@@ -69,6 +69,30 @@ TEST_F(PlanText, HtmlOfACapturedStep) {
   EXPECT_NE(html.find("all_reduce"), std::string::npos) << html;
 }
 
+TEST_F(PlanText, DotOfACapturedStepHasItsItems) {
+  Jit step = [](const Tensor& x) { return ((x * 3).sum(0).exp() + 1).sum(); };
+  EXPECT_THROW(to_dot(step), UserError);
+  step(split());
+  const std::string dot = to_dot(step);
+  const auto items = size_t(summarize(step).kernels + summarize(step).collectives);
+  EXPECT_EQ(count(dot, "label="), items) << dot;
+  EXPECT_NE(dot.find("all_reduce"), std::string::npos) << dot;
+  EXPECT_NE(dot.find("plan_text_test.cpp:"), std::string::npos) << dot;
+  EXPECT_GE(count(dot, " -> "), size_t(2)) << dot;
+}
+
+// A sort keeps memory of its own: plans tell it, and equal sorts keep it once.
+TEST_F(PlanText, WorkspacesOfLibraryCalls) {
+  const Tensor x = Tensor::rand({4096}).realize();
+  const PlanSummary alone = summarize(x.sort().first);
+  EXPECT_GE(alone.workspace_bytes, 4096 * 4);
+  EXPECT_EQ(alone.peak_bytes(), alone.held_bytes + alone.arena_bytes + alone.workspace_bytes);
+  EXPECT_NE(explain(x.sort().first).find("workspaces of library calls"), std::string::npos);
+  EXPECT_EQ(summarize({x.sort().first, (x + 1).sort().first}).workspace_bytes,
+            alone.workspace_bytes);
+  EXPECT_EQ(summarize(x.exp()).workspace_bytes, 0);
+}
+
 TEST_F(PlanText, DotHasOpsShapesShardingsAndLines) {
   const Tensor sum = (split() * 3).sum();
   const std::string dot = to_dot(sum);

@@ -223,22 +223,22 @@ TEST_F(View, AFullDiskIsToldOnce) {
 // The time of an item that waits for a collective first is its own; the collective has that of the wait.
 TEST(ViewRuns, WaitsAreNotTheItems) {
   ViewRuns runs;
-  const auto add = [&](EventKind kind, int item, double begun, int64_t us) {
-    ObservedEvent event;
-    event.kind = kind;
-    event.item = item;
-    event.took = std::chrono::microseconds(us);
-    runs.add(event, begun);
+  const std::chrono::steady_clock::time_point start;
+  std::vector<ItemTime> items;
+  const auto add = [&](int item, bool waits, int64_t begun, int64_t us) {
+    items.push_back(
+        {item, waits, start + std::chrono::microseconds(begun), std::chrono::microseconds(us)});
   };
-  add(EventKind::Collective, 0, 10, 1);
-  add(EventKind::Wait, 0, 12, 90);
-  add(EventKind::Launch, 1, 11, 100);
-  add(EventKind::Launch, 2, 112, 5);
+  add(0, false, 10, 1);
+  add(0, true, 12, 90);
+  add(1, false, 11, 100);
+  add(2, false, 112, 5);
   ObservedEvent run;
+  run.items = &items;
   run.kind = EventKind::Run;
   run.plan = 3;
   run.took = std::chrono::microseconds(120);
-  runs.end_run(run, 0);
+  runs.add(run, start);
   const json sum = json::parse(runs.sum_of(3));
   EXPECT_EQ(sum.at("items"),
             json::parse("[[0,1,1.0,1.0,90.0],[1,1,10.0,10.0,0.0],[2,1,5.0,5.0,0.0]]"));

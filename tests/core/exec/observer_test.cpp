@@ -103,6 +103,50 @@ TEST_F(Observed, PassesCompilationsRunsAndItems) {
   EXPECT_EQ(seen.events.size(), before);
 }
 
+// Reads the items of runs as numbers.
+class ItemReader : public Observer {
+ public:
+  bool takes_item_times() const override { return true; }
+  void begin(const ObservedEvent&) override {}
+  void end(const ObservedEvent& event) noexcept override {
+    kinds.push_back(event.kind);
+    if (event.kind == EventKind::Run) runs.push_back(*event.items);
+  }
+  std::vector<EventKind> kinds;
+  std::vector<std::vector<ItemTime>> runs;
+};
+
+TEST_F(Observed, ItemsOfARunAsNumbers) {
+  const Mesh mesh = Mesh::world({{"data", 2}});
+  Tensor x = Tensor::arange(8).cast(DType::F32).shard(mesh, {{"data", Shard(0)}}).realize();
+  Jit step = [](Tensor y) { return (y * 3).sum(); };
+  step(x);
+  ItemReader numbers;
+  Recorder words;
+  {
+    const Observing reading(numbers);
+    step(x);
+    EXPECT_FALSE(items_are_events());
+    const Observing observing(words);
+    EXPECT_TRUE(items_are_events());
+    step(x);
+  }
+  for (const EventKind kind :
+       {EventKind::Launch, EventKind::Copy, EventKind::Collective, EventKind::Wait})
+    EXPECT_EQ(std::ranges::count(numbers.kinds, kind), 0) << name(kind);
+  ASSERT_EQ(numbers.runs.size(), 2u);
+  EXPECT_EQ(int64_t(numbers.runs[1].size()),
+            words.count(EventKind::Launch) + words.count(EventKind::Collective) +
+                words.count(EventKind::Copy) + words.count(EventKind::Wait));
+  for (const std::vector<ItemTime>& run : numbers.runs) {
+    EXPECT_GE(std::ranges::count(run, true, &ItemTime::waits), 1);
+    for (size_t i = 1; i < run.size(); ++i) {
+      EXPECT_GE(run[i].begun + run[i].took, run[i - 1].begun + run[i - 1].took);
+      EXPECT_GE(run[i].item, 0);
+    }
+  }
+}
+
 // They share a storage, of which nobody keeps what it held before the call.
 TEST_F(Observed, EqualResultsOfAStepAreNotCopied) {
   const Mesh mesh = Mesh::world({{"data", 2}});

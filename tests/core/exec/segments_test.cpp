@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/observer.h"
 #include "core/exec/context.h"
 #include "tests/device_on_cpu.h"
 #include "tinyshard/tinyshard.h"
@@ -224,6 +225,31 @@ TEST_F(SegmentsOfAStep, GiveWhatItsItemsGive) {
   const std::vector<float> want = losses("CPU", 6);
   EXPECT_EQ(losses("RECORDING", 6), want);
   EXPECT_LT(want.back(), want.front());
+}
+
+// Nobody sees the items of a recording: for an observer that takes their times one run is made of them.
+TEST_F(SegmentsOfAStep, OneRunIsMeasured) {
+  class Runs : public Observer {
+   public:
+    bool takes_item_times() const override { return true; }
+    void begin(const ObservedEvent&) override {}
+    void end(const ObservedEvent& event) noexcept override {
+      if (event.kind == EventKind::Run) list.emplace_back(event.items->size(), event.measured);
+    }
+    std::vector<std::pair<size_t, bool>> list;
+  };
+  const std::vector<float> want = losses("CPU", 5);
+  Runs seen;
+  {
+    const Observing observing(seen);
+    EXPECT_EQ(losses("RECORDING", 5), want);
+  }
+  const size_t all = std::ranges::max(seen.list).first;
+  std::vector<bool> measured;  // of the runs that tell all items: the step's first two
+  for (const auto& [items, is_measured] : seen.list) {
+    if (items == all) measured.push_back(is_measured);
+  }
+  EXPECT_EQ(measured, (std::vector{false, true}));
 }
 
 // All that a stage does between two sends is a launch, however many layers it has.
