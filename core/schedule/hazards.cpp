@@ -54,9 +54,9 @@ class Touched {
 
 // Knows which of the last 8192 steps before it each step comes after, so that memory grows with the
 // number of steps and not with its square. What lies further back counts as not known.
-class Order {
+class KnownOrder {
  public:
-  explicit Order(size_t steps) : rows_(steps) {}
+  explicit KnownOrder(size_t steps) : rows_(steps) {}
 
   bool has(size_t step, size_t earlier) const {
     const size_t first = first_word(step);
@@ -90,7 +90,7 @@ class Order {
 std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps) {
   std::map<uint64_t, Touched> memories;
   std::vector<std::vector<int>> result(steps.size());
-  Order order(steps.size());
+  KnownOrder order(steps.size());
   std::vector<int> after;
   for (size_t s = 0; s < steps.size(); ++s) {
     after.clear();
