@@ -101,7 +101,7 @@ class LongSort : public SortProgram {
 
   char* reserved() const override { return static_cast<char*>(workspace_.get()); }
   void* moved_keys() const override {
-    return static_cast<char*>(workspace_.get()) + keys_[size_t((shape_.bytes - 1) % 2)];
+    return static_cast<char*>(workspace_.get()) + in_.keys[size_t((shape_.bytes - 1) % 2)];
   }
   const void* scratch() const override { return workspace_.get(); }
   std::string describe() const override { return "radix sort: " + move_.describe(); }
