@@ -309,6 +309,8 @@ class Rewriter {
         return scatter_add(x, values_);
       case Op::Sort:
         return sort(x, values_);
+      case Op::Scan:
+        return scan_rows(x, values_);
       case Op::Decompose:
         return decompose(x, values_);
       case Op::Dot:

@@ -75,6 +75,7 @@ void follow_profile(const std::vector<Device*>& kinds, PassContext& context,
   const DeviceProfile& profile = (*std::ranges::max_element(kinds, {}, parts))->profile();
   context.split = profile.split;
   context.small_products = profile.small_products;
+  context.scans.short_chunks = !profile.joins_kernels;
   if (profile.copies_operands) {
     context.worth_copying = [kinds](const LibraryCall& call, int operand) {
       int64_t least = kinds[0]->worth_copying(call, operand);

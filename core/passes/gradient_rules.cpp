@@ -16,6 +16,7 @@
 #include "core/passes/decompose_gradient.h"
 #include "core/passes/gradient.h"
 #include "core/rewrite/pattern.h"
+#include "core/rewrite/scan_spelling.h"
 #include "core/uop/args.h"
 #include "core/uop/composite.h"
 #include "core/uop/node_map.h"
@@ -273,6 +274,49 @@ UOp scatter_rule(const UOp& y, const UOp& g, size_t) {
   }
 }
 
+// The log of sums and the product are differentiated as they are spelled, for a device like this.
+template <ScanKind kind, bool short_ones>
+UOp spelled_along_last(std::span<const UOp> x) {
+  const ScanArg arg{.kind = kind, .axis = int64_t(x[0].shape().size()) - 1};
+  return spelled_scan(x[0], arg, short_ones ? short_chunks(x[0], kind) : ScanChunks());
+}
+
+UOp along_last(const UOp& x, int64_t axis) {
+  Dims order;
+  for (size_t d = 0; d < x.shape().size(); ++d) order.push_back(int64_t(d));
+  std::swap(order[size_t(axis)], order.back());
+  return permute(x, order);
+}
+
+std::optional<Mesh> mesh_under(const UOp& x);
+
+UOp scan_rule(const UOp& y, const UOp& g, size_t) {
+  const UOp& x = y.src(0);
+  ScanArg arg = scan_arg(*y);
+  switch (arg.kind) {
+    case ScanKind::Sum:
+      arg.reverse = !arg.reverse;
+      return scan(g, arg);
+    case ScanKind::Max:
+    case ScanKind::Min: {
+      arg.places = true;
+      return UOp::make(Op::ScatterAdd, g.dtype(), {scan(x, arg), g},
+                       Dims{arg.axis, x.shape()[arg.axis]});
+    }
+    default:
+      break;
+  }
+  const bool product = arg.kind == ScanKind::Prod;
+  const std::optional<Mesh> mesh = mesh_under(x);
+  const bool short_ones = !mesh || mesh->devices()[0].kind == "CPU";
+  auto* spell = product ? (short_ones ? spelled_along_last<ScanKind::Prod, true>
+                                      : spelled_along_last<ScanKind::Prod, false>)
+                        : (short_ones ? spelled_along_last<ScanKind::LogSumExp, true>
+                                      : spelled_along_last<ScanKind::LogSumExp, false>);
+  const UOp line = along_last(x, arg.axis), arriving = along_last(g, arg.axis);
+  return along_last(gradient_of_spelling(spell, std::span(&line, 1), arriving, 0), arg.axis);
+}
+
 UOp decompose_rule(const UOp& y, const UOp& g, size_t) { return decompose_gradient(y, g); }
 
 UOp dot_rule(const UOp& y, const UOp& g, size_t source) {
@@ -528,6 +572,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Gather, Row::Follow, 0b1, gather_rule},
     {Op::ScatterAdd, Row::Follow, 0b10, scatter_rule},
     {Op::Sort, Row::Stop},
+    {Op::Scan, Row::Follow, 0b1, scan_rule},
     {Op::Decompose, Row::Follow, 0b1, decompose_rule},
     {Op::Dot, Row::Follow, 0b11, dot_rule},
     {Op::Conv, Row::Follow, 0b11, conv_rule},

@@ -19,6 +19,7 @@
 #include "core/passes/program_pass.h"
 #include "core/passes/regather.h"
 #include "core/passes/replaced.h"
+#include "core/passes/scans.h"
 #include "core/passes/scatters.h"
 #include "core/passes/sorts.h"
 #include "core/passes/spell.h"
@@ -27,6 +28,7 @@
 #include "core/uop/args.h"
 #include "core/uop/own_kernel.h"
 #include "core/uop/product_region.h"
+#include "core/uop/scan.h"
 #include "core/uop/unfold.h"
 #include "multi/per_device.h"
 #include "multi/rewrite.h"
@@ -86,6 +88,7 @@ void attention_pass(PassContext& c) {
   c.graph.become(lower_attention(c.graph, c.library_supports));
 }
 void sorts_pass(PassContext& c) {
+  c.graph.become(lower_scans(c.graph, c.library_supports, c.scans));
   c.graph.become(lower_sorts(c.graph, c.library_supports, c.sorts));
   // Before what they are made of, which a library may lack, becomes loops.
   c.graph.become(write_scatters(c.graph, c.library_supports));
@@ -148,7 +151,8 @@ constexpr auto kPasses = std::to_array<Pass>({
      empties_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,
      attention_pass},
-    {"sorts", "short rows, and sorts and scattered reductions without a library, become kernels",
+    {"sorts",
+     "short rows, and sorts, scans and scattered reductions without a library, become kernels",
      true, sorts_pass},
     {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},
     {"sparse_sums", "sums over devices in which few rows take part gather these", false,
@@ -261,6 +265,8 @@ std::optional<Misfit> find_misfit(std::span<const UOp> roots, Stage stage) {
     if (x.op() == Op::Sort)
       need(x.dtype() == DType::I32 && is_unsigned_int(src[0].dtype()), x,
            "places of unsigned keys");
+    if (x.op() == Op::Scan)
+      need(x.dtype() == (scan_arg(*x).places ? DType::I32 : src[0].dtype()), x, "type of a total");
     if (x.op() == Op::Decompose) need(is_float(x.dtype()), x, "factors of floats");
     if (x.op() == Op::Gather) need(is_int(src[1].dtype()), x, "the index is an integer");
     if (x.op() == Op::Gather && stage != Stage::Global)

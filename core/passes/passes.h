@@ -11,6 +11,7 @@
 #include "core/base/steps.h"
 #include "core/passes/operands.h"
 #include "core/passes/products.h"
+#include "core/passes/scans.h"
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
 #include "core/runtime/library_provider.h"
@@ -36,6 +37,7 @@ struct PassContext {
   SplitLimits split;
   SmallProducts small_products;
   SortLimits sorts;
+  ScanLimits scans;
   WorthCopying worth_copying;
 };
 

@@ -118,6 +118,7 @@ class Drafter {
       case Op::ConvBackwardData:
       case Op::ConvBackwardWeight:
       case Op::Sort:
+      case Op::Scan:
         return made(whole_buffers(x, Item::Kind::Library));
       case Op::Decompose: {
         Item item = whole_buffers(x, Item::Kind::Library);

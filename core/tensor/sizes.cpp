@@ -21,6 +21,7 @@
 #include "core/base/thread_local.h"
 #include "core/tensor/sizes_internal.h"
 #include "core/uop/args.h"
+#include "core/uop/scan.h"
 
 namespace tinyshard {
 namespace value {
@@ -292,6 +293,12 @@ class Inference {
           dims[size_t(axis)] = Dim();
         }
         return dims;
+      case Op::Scan: {
+        const auto axis = size_t(scan_arg(*x).axis);
+        need_plain(axis, "scanned");
+        dims[axis] = kPlain;
+        return dims;
+      }
       case Op::Dot: {
         const Known other = of(x.src(1));
         const size_t batch = size_t(arg[0]);

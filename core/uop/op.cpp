@@ -198,6 +198,7 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::Gather, "gather", 2, C::Reduction, T::SameAsFirst},
     library(Op::ScatterAdd, "scatter_add", -1, T::SameAsSecond),
     library(Op::Sort, "sort", 1, T::Given),
+    library(Op::Scan, "scan", 1, T::Given),
     library(Op::Decompose, "decompose", 1, T::SameAsFirst),
     library(Op::Dot, "dot", -1, T::Given),
     library(Op::Conv, "conv", 2, T::SameAsFirst),

@@ -59,6 +59,7 @@ enum class Op : uint8_t {
   Gather,
   ScatterAdd,
   Sort,
+  Scan,
   Decompose,
   Dot,
   Conv,

@@ -13,6 +13,7 @@
 #include "core/base/sizes.h"
 #include "core/uop/args.h"
 #include "core/uop/product_region.h"
+#include "core/uop/scan.h"
 
 namespace tinyshard {
 namespace {
@@ -110,6 +111,14 @@ Dims changed_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, co
       need(arg.size() == 1 && !s.empty() && arg[0] >= 0 && arg[0] <= s.back(),
            "how many places of a row");
       s.back() = arg[0];
+      return s;
+    case Op::Scan:
+      need(arg.size() == 4 && arg[0] >= 0 && arg[0] <= int64_t(ScanKind::LogSumExp) &&
+               arg[1] >= 0 && arg[1] < int64_t(s.size()),
+           "which totals along which dim");
+      need((!arg[2] || ScanKind(arg[0]) == ScanKind::Sum) &&
+               (!arg[3] || ScanKind(arg[0]) == ScanKind::Max || ScanKind(arg[0]) == ScanKind::Min),
+           "sums are reversed, and maxima have places");
       return s;
     case Op::Decompose: {
       need(arg.size() == 2 && arg[0] >= 0 && arg[0] <= int64_t(Factor::V) && s.size() >= 2,

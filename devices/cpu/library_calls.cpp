@@ -14,6 +14,7 @@
 #include "core/uop/product_region.h"
 #include "devices/cpu/decompose.h"
 #include "devices/cpu/library.h"
+#include "devices/cpu/scan.h"
 #include "devices/cpu/scatter.h"
 #include "devices/cpu/sort.h"
 #include "devices/cpu/thread_pool.h"
@@ -230,6 +231,42 @@ std::vector<DecomposeArg> decompose_factors(const LibraryCall& call) {
   return factors;
 }
 
+ScanSpec scan_spec(const LibraryCall& call) {
+  const ScanArg arg = scan_arg(*call.node);
+  const DimSpan shape = call.node.shape();
+  const auto axis = size_t(arg.axis);
+  return {.arg = arg,
+          .dtype = call.node.src(0).dtype(),
+          .outer = product(shape.first(axis)),
+          .n = shape[axis],
+          .inner = product(shape.subspan(axis + 1))};
+}
+
+class ScanCall : public Program {
+ public:
+  ScanCall(const ScanSpec& spec, ThreadPool& pool, Device& device)
+      : spec_(spec),
+        pool_(pool),
+        device_(device),
+        bytes_(size_t(scan_scratch_bytes(spec))),
+        memory_(bytes_ > 0 ? device.allocate(bytes_, "workspaces") : nullptr) {}
+  ~ScanCall() override {
+    if (memory_) device_.free(memory_, bytes_);
+  }
+  void launch(void* const* buffers, const int64_t*) override {
+    scan_lines(spec_, buffers[0], buffers[1], memory_, pool_);
+  }
+  std::string describe() const override { return "scan"; }
+  const void* scratch() const override { return memory_; }
+
+ private:
+  ScanSpec spec_;
+  ThreadPool& pool_;
+  Device& device_;
+  size_t bytes_;
+  void* memory_;
+};
+
 // Scratch memory is kept, as a sort's is, up to what two singular value decompositions of 1000 rows and
 // columns take. More is allocated for each launch: programs live long, and matrices of thousands of
 // rows take gigabytes, and minutes.
@@ -292,6 +329,8 @@ bool cpu_library_supports(const LibraryCall& call, std::string* why) {
     }
     case Op::Sort:
       return is_row_major(call.operands[0]) && sort_supports(sort_spec(call));
+    case Op::Scan:
+      return is_row_major(call.operands[0]) && scan_supports(scan_spec(call));
     case Op::Decompose:
       return is_row_major(call.operands[0]);
     default:
@@ -308,6 +347,8 @@ std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, Threa
       return std::make_unique<ScatterCall>(call, scatter_spec(call).value(), pool);
     case Op::Sort:
       return std::make_unique<SortCall>(sort_spec(call), pool, device);
+    case Op::Scan:
+      return std::make_unique<ScanCall>(scan_spec(call), pool, device);
     case Op::Decompose:
       return std::make_unique<DecomposeCall>(call, pool, device);
     default:

@@ -21,6 +21,7 @@ LocalValue sort(const UOp& x, LocalValues& values);
 // A ScatterAdd by the order of a sort by columns, which takes the way of that sort back. Nothing where
 // it is by another index, or where to add up what each device makes takes less time.
 std::optional<LocalValue> scattered_by_order(const UOp& x, LocalValues& values);
+LocalValue scan_rows(const UOp& x, LocalValues& values);  // each device has whole rows
 LocalValue decompose(const UOp& x, LocalValues& values);
 // Decomposes the matrices that each device holds; none of them is divided itself.
 LocalValue decomposed(const UOp& x, const LocalValue& matrices);

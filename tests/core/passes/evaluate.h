@@ -16,6 +16,7 @@
 #include "core/uop/composite.h"
 #include "core/uop/node_map.h"
 #include "core/uop/product_region.h"
+#include "core/uop/scan.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard::test {
@@ -291,6 +292,35 @@ class Evaluator {
           std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
           std::copy(order.begin(), order.begin() + k, out.begin() + row * k);
         }
+        break;
+      }
+      case Op::Scan: {
+        const ScanArg scan = scan_arg(*x);
+        const int64_t n = shape[scan.axis];
+        each(shape, [&](Place p, int64_t at) {
+          const bool best = scan.kind == ScanKind::Max || scan.kind == ScanKind::Min;
+          const int64_t here = p[scan.axis], low = scan.reverse ? here : 0;
+          const int64_t high = scan.reverse ? n : here + 1;
+          double total = 0;
+          int64_t place = 0;
+          for (int64_t i = low; i < high; ++i) {
+            p[scan.axis] = i;
+            const double v = src(0)[offset(p, shape)];
+            if (i == low) {
+              total = scan.kind == ScanKind::LogSumExp ? std::exp(v) : v;
+            } else if (best) {
+              const bool better = scan.kind == ScanKind::Max ? v > total : v < total;
+              if (better || (std::isnan(v) && !std::isnan(total))) total = v, place = i;
+            } else {
+              total = scan.kind == ScanKind::Sum    ? total + v
+                      : scan.kind == ScanKind::Prod ? total * v
+                                                    : total + std::exp(v);
+            }
+          }
+          out[at] = scan.places                        ? double(place)
+                    : scan.kind == ScanKind::LogSumExp ? std::log(total)
+                                                       : total;
+        });
         break;
       }
       case Op::Dot:

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/tensor/explain.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/training.h"
 
@@ -148,6 +149,22 @@ TEST(Scans, AreRight) {
     expect_near(x.cumsum(0), want, kFew, "cumsum of " + std::to_string(n));
     const auto slope = x.cumsum(0).sum().gradient({x})[0].to_vector<double>();
     for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(slope[size_t(i)], double(n - i), 1e-6 * double(n));
+  }
+}
+
+// Along any dim a scan is a call, with nothing before or behind it; and so is its gradient.
+TEST(Scans, AreACallOfACpu) {
+  if (Tensor::zeros({1}).device() != "CPU:0") GTEST_SKIP() << "others spell them";
+  const Tensor x = Tensor::rand({300, 40, 50}).realize(), w = Tensor::rand({300, 40, 50}).realize();
+  for (int64_t axis : {0, 1, 2}) {
+    const auto [best, places] = x.cummax(axis);
+    const PlanSummary values =
+        summarize({x.cumsum(axis), x.cumprod(axis), x.logcumsumexp(axis), best, places});
+    EXPECT_EQ(values.library_calls, 5) << "axis " << axis;
+    EXPECT_EQ(values.kernels, 0) << "axis " << axis;
+    const Tensor slope = (x.cumsum(axis) * w).sum().gradient({x})[0];
+    EXPECT_EQ(summarize({slope}).library_calls, 1) << "axis " << axis;
+    EXPECT_EQ(summarize({slope}).kernels, 0) << "axis " << axis;
   }
 }
 
