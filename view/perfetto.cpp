@@ -134,6 +134,7 @@ class RankEvents {
     plans_[plan] = list(row, "items");
     hashes_[plan] = text(row, "hash");
     owners_.try_emplace("temporaries", "temporaries");
+    owners_.try_emplace("workspaces", "workspaces");
     for (const json& buffer : list(row, "buffers")) {
       if (buffer.is_array() && buffer.size() > 5 && buffer[4].is_string() && buffer[5].is_string())
         owners_.try_emplace(buffer[5].get<std::string>(), buffer[4].get<std::string>());
