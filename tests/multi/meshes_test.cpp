@@ -223,6 +223,17 @@ TEST_F(Meshes, NothingTravelsToAPart) {
   EXPECT_EQ(rows.shard(mesh.at("b", 2)).to_vector<float>(), x.to_vector<float>());
 }
 
+// A tensor that was placed nowhere, or on one device, is a place as any other.
+TEST_F(Meshes, GoWhereAWholeTensorLies) {
+  const Tensor x = Tensor::arange(8).realize();
+  const Tensor there = x.shard(places()[5].mesh(), {{"d", Shard(0)}}).realize();
+  for (const Tensor& here : {x.zeros_like().realize(), x.zeros_like().to("CPU:0").realize()}) {
+    const Tensor back = there.shard_like(here);
+    EXPECT_EQ(back.sharding().mesh, here.sharding().mesh) << back.sharding().to_string();
+    EXPECT_EQ(back.to_vector<int32_t>(), x.to_vector<int32_t>());
+  }
+}
+
 // Operands of one op do not move by themselves.
 TEST_F(Meshes, OperandsOnTwoMeshesAreAnError) {
   const std::vector<Place> all = places();
