@@ -101,7 +101,7 @@ FUZZED = [
     Mutant("slope-of-the-larger", RULES, "return where(binary(Op::CmpLt, other, mine), g,",
            "return where(binary(Op::CmpLt, mine, other), g,"),
     # Meshes.
-    Mutant("gradients-of-a-bucket-overlap", BUCKETS, "    bucket.bytes += size;", "    bucket.bytes = size;"),
+    Mutant("gradients-of-a-bucket-overlap", BUCKETS, "    bucket.bytes = aligned(end);", "    bucket.bytes = aligned(bytes_of(t));"),
     Mutant("sin-is-linear", LINEAR, "    case Op::Neg:", "    case Op::Sin:"),
     Mutant("a-permuted-split-goes-back", MOVEMENT, "int(std::ranges::find(arg, dim) - arg.begin())", "int(arg[size_t(dim)])"),
     Mutant("padding-is-reduced", PADDING, "p.dim, identity_of(op, x.dtype())", "p.dim, identity_of(ReduceOp::Sum, x.dtype())"),

@@ -81,7 +81,7 @@ UOp padded(const UOp& x, int64_t before, int64_t behind, const UOp& identity) {
   if (before == 0 && behind == 0) return x;
   Dims padding(2 * x.shape().size(), 0);
   padding[padding.size() - 2] = before, padding.back() = behind;
-  const UOp zeros = pad(x, padding);
+  UOp zeros = pad(x, padding);
   if (is_const(identity, 0)) return zeros;
   const UOp inside = pad(const_int(DType::Bool, 1, x.shape()), padding);
   return where(inside, zeros, reshaped_const(identity, zeros.shape()));
@@ -296,7 +296,7 @@ UOp spelled_along_last(const UOp& x, const ScanArg& arg, const ScanChunks& chunk
   const Dims last{int64_t(last_of(x))};
   if (arg.reverse) return flip(totals_up_to_each(flip(x, last), arg.kind, chunks), last);
   const bool best = arg.kind == ScanKind::Max || arg.kind == ScanKind::Min;
-  const UOp totals = totals_up_to_each(best ? detach(x) : x, arg.kind, chunks);
+  UOp totals = totals_up_to_each(best ? detach(x) : x, arg.kind, chunks);
   if (!best || (!arg.places && !is_float(x.dtype()))) return totals;
   const UOp places = places_of(
       totals, [&](const UOp& at) { return totals_up_to_each(at, ScanKind::Max, chunks); });

@@ -115,8 +115,9 @@ class Scanner {
 
   void take_tasks() {
     int64_t first_left = -1, last_left = -1;  // chunks to come back to
-    auto come_back = [&] {
+    auto none_left = [&] {
       while (first_left >= 0 && finish(first_left)) first_left = part(first_left).later;
+      return first_left < 0;
     };
     for (;;) {
       const int64_t first = next_.fetch_add(at_once_, std::memory_order_relaxed);
@@ -133,10 +134,10 @@ class Scanner {
         else
           part(last_left).later = t;
         last_left = t;
-        come_back();
+        none_left();
       }
     }
-    for (come_back(); first_left >= 0; come_back()) std::this_thread::yield();
+    while (!none_left()) std::this_thread::yield();
   }
 
   Chunk<T, Out> chunk_of(int64_t group, int64_t chunk) const {

@@ -50,7 +50,7 @@ struct Multiply {
 template <class T>
 struct Lanes {
   static constexpr int kCount = 16 / sizeof(T);
-  typedef T Vector __attribute__((vector_size(16)));
+  using Vector __attribute__((vector_size(16))) = T;
   static Vector load(const T* p) {
     Vector v;
     __builtin_memcpy(&v, p, sizeof v);
