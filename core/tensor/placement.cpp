@@ -133,7 +133,7 @@ Tensor Tensor::shard_like(const Tensor& other, Caller caller) const {
   for (Placement& p : target.placements) {
     if (p.is_partial()) p = Replicate;
   }
-  // What was placed nowhere asks for no move, but by a tensor that was placed elsewhere.
+  // A tensor that was placed nowhere moves what was placed elsewhere, and nothing else.
   const bool at_home = target.mesh == default_mesh();
   if (at_home && sharding().mesh == default_mesh()) return Tensor(uop());
   return shard_like(target, caller);
