@@ -2,6 +2,7 @@
 // number; and sums of what is not negative never fall, however long a line is.
 #include "devices/cpu/scan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -201,12 +202,15 @@ TEST(Scan, TheFirstOfEqualOnesIsBest) {
       auto x = numbers<double>(s, -1, 1);
       expect_best<double>(form, least, x);
       // Rising ones, with ties, and both zeros.
-      for (size_t i = 0; i < x.size(); ++i) x[i] = double(i / 5) * (i % 2 ? 1 : -1);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const size_t step = i / 5;
+        x[i] = double(step) * (i % 2 ? 1 : -1);
+      }
       expect_best<double>(form, least, x);
       for (size_t i = 0; i < x.size(); ++i) x[i] = i % 3 == 0 ? -0.0 : 0.0;
       expect_best<double>(form, least, x);
       // Nothing but infinities, and what is no number somewhere.
-      for (size_t i = 0; i < x.size(); ++i) x[i] = least ? kInfinity : -kInfinity;
+      std::ranges::fill(x, least ? kInfinity : -kInfinity);
       expect_best<double>(form, least, x);
       x[x.size() / 2] = std::nan("");
       x[x.size() - 1] = 5;
