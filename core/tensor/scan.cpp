@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "core/base/error.h"
 #include "core/exec/state.h"
 #include "core/rewrite/fold.h"
 #include "core/rewrite/scan_spelling.h"
@@ -86,7 +87,8 @@ Value along_last(const Value& x, int64_t axis, const F& f) {
   const int64_t last = x.rank() - 1;
   const Value line = value::move_axis(x, axis, last);
   const auto division = division_of(line, last);
-  return value::move_axis(f(line, division.value()), last, axis);
+  check_internal(division.has_value(), "a row that lies in parts stays in them as its axis moves");
+  return value::move_axis(f(line, *division), last, axis);
 }
 
 // x has the type that accumulates.
@@ -134,11 +136,12 @@ std::pair<Tensor, Tensor> running_best(ScanKind kind, const Tensor& tensor, int6
   if (!division_of(x, a)) {
     places = scan(value::detach(x).node(), {.kind = kind, .axis = a, .places = true});
   } else {
-    places = along_last(places, a, [&](const Value& line, const Division&) {
-      return places_of(line.node(), [&](const UOp& at) {
-        return scanned(at, ScanKind::Max, line.rank() - 1).node();
-      });
+    // The result may lie in other parts than x, or whole.
+    const int64_t last = all.rank() - 1;
+    const Value found = places_of(value::move_axis(places, a, last).node(), [&](const UOp& at) {
+      return scanned(at, ScanKind::Max, last).node();
     });
+    places = value::move_axis(found, last, a);
   }
   return {value::cast(best, all.dtype()).tensor(), places.tensor()};
 }
