@@ -234,6 +234,16 @@ TEST_F(Meshes, GoWhereAWholeTensorLies) {
   }
 }
 
+// A row of fewer elements than devices: its running maxima lie otherwise than it does.
+TEST_F(Meshes, RunningMaximaOfShortRowsHavePlaces) {
+  for (int64_t n : {1, 2, 3, 9}) {
+    const Tensor x = (Tensor::arange(n).cast(DType::F32) * 2.5).sin().reshape({1, n}).realize();
+    const Tensor there = x.shard(places()[0].mesh(), {{"d", Shard(1)}}).realize();
+    EXPECT_EQ(there.cummax(1).second.to_vector<int32_t>(), x.cummax(1).second.to_vector<int32_t>());
+    EXPECT_EQ(there.cummin(1).first.to_vector<float>(), x.cummin(1).first.to_vector<float>());
+  }
+}
+
 // Operands of one op do not move by themselves.
 TEST_F(Meshes, OperandsOnTwoMeshesAreAnError) {
   const std::vector<Place> all = places();
